@@ -1,0 +1,1 @@
+//! A key-value server that speaks RESP.

@@ -1,0 +1,45 @@
+//! `towpath-bench`: one module an experiment, each measuring Towpath and its baselines interleaved in one run and
+//! reporting through [`report`]. Baselines live only in this binary.
+
+mod report;
+mod timing;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Measure Towpath beside its baselines; prints a table, or one JSON object with --json
+#[derive(Parser)]
+#[command(name = "towpath bench", version, about, max_term_width = 110)]
+struct Cli {
+    /// Print one JSON object instead of a table
+    #[arg(long, global = true)]
+    json: bool,
+    /// Run a tiny version that only proves the benchmark works
+    #[arg(long, global = true)]
+    smoke: bool,
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// What reading the clock costs: the floor under every other figure
+    Clock,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.bench {
+        Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
+    };
+    match outcome {
+        Ok(report) => {
+            report.print(cli.json);
+            ExitCode::SUCCESS
+        }
+        Err::<_, String>(message) => {
+            eprintln!("towpath bench: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The `towpath` command. Each subcommand lives in a file of its own and only parses, prints and exits here;
+//! the work is done by the crates it calls.
+
+mod bench;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A datapath operating system for Linux: moves data between network, storage, processes and memory with few copies.
+#[derive(Parser)]
+#[command(name = "towpath", version, about, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure Towpath beside its baselines (starts `towpath-bench`)
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Bench(args) => bench::run(args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("towpath: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Buffers: arenas, ids, pools, the sub-page heap, scatter-gather arrays and reference counts.

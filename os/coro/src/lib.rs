@@ -1,0 +1,1 @@
+//! The coroutine scheduler: waker blocks, three classes, a timer wheel.

@@ -1,0 +1,1 @@
+//! RV64GC decode and execute, address translation and traps.
