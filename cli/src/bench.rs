@@ -32,12 +32,9 @@ fn find() -> Result<PathBuf, String> {
         return Ok(path);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|dir| dir.join("towpath-bench"))
-        .find(|path| path.is_file())
-        .ok_or_else(|| {
-            "towpath-bench is neither beside this program nor on PATH; build it with `cargo build --release -p \
+    std::env::split_paths(&path).map(|dir| dir.join("towpath-bench")).find(|path| path.is_file()).ok_or_else(|| {
+        "towpath-bench is neither beside this program nor on PATH; build it with `cargo build --release -p \
              towpath-bench`"
-                .to_string()
-        })
+            .to_string()
+    })
 }

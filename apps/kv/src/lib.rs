@@ -1,1 +1,2 @@
 //! A key-value server that speaks RESP.
+#![forbid(unsafe_code)]

@@ -1,1 +1,2 @@
 //! RV64GC decode and execute, address translation and traps.
+#![forbid(unsafe_code)]

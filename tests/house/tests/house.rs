@@ -1,0 +1,3 @@
+//! The rules of the repository that a machine can check.
+
+mod arrows;
