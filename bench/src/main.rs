@@ -1,7 +1,9 @@
 //! `towpath-bench`: one module an experiment, each measuring Towpath and its baselines interleaved in one run and
 //! reporting through [`report`]. Baselines live only in this binary.
 
+#[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod report;
+#[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod timing;
 
 use clap::{Parser, Subcommand};

@@ -91,7 +91,6 @@ impl Report {
     }
 
     /// Records a part that could not run.
-    #[allow(dead_code, reason = "benchmarks that need a device or package use it")]
     pub fn skip(&mut self, name: &str, why: impl Into<String>) {
         self.skipped.push(Skipped { name: name.to_string(), why: why.into() });
     }
