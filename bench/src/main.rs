@@ -6,7 +6,7 @@ mod report;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod timing;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Measure Towpath beside its baselines; prints a table, or one JSON object with --json
@@ -19,8 +19,11 @@ struct Cli {
     /// Run a tiny version that only proves the benchmark works
     #[arg(long, global = true)]
     smoke: bool,
+    /// List the benchmarks, one name a line
+    #[arg(long)]
+    list: bool,
     #[command(subcommand)]
-    bench: Bench,
+    bench: Option<Bench>,
 }
 
 #[derive(Subcommand)]
@@ -31,7 +34,17 @@ enum Bench {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let outcome = match cli.bench {
+    if cli.list {
+        for command in Cli::command().get_subcommands().filter(|c| c.get_name() != "help") {
+            println!("{}", command.get_name());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let Some(bench) = cli.bench else {
+        eprintln!("towpath bench: name a benchmark (`--list` names them all, `--help` explains)");
+        return ExitCode::from(2);
+    };
+    let outcome = match bench {
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
     };
     match outcome {
