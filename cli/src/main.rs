@@ -2,6 +2,7 @@
 //! the work is done by the crates it calls.
 
 mod bench;
+mod man;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -18,12 +19,16 @@ struct Cli {
 enum Command {
     /// Measure Towpath beside its baselines (starts `towpath-bench`)
     Bench(bench::Args),
+    /// Write the man pages of this command into a folder
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(args),
+        Command::Man(args) => man::run(&args),
     };
     match outcome {
         Ok(code) => code,

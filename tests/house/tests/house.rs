@@ -1,3 +1,4 @@
 //! The rules of the repository that a machine can check.
 
 mod arrows;
+mod documents;
