@@ -1,0 +1,233 @@
+//! The random tester of the whole hierarchy: several cores load, store, add atomically, pair load-reserved with
+//! store-conditional, clean and flush, in a few lines that share sets, every store writing a value never written
+//! before. The oracle checks each load when its value binds; at the end the memory is compared byte by byte, every
+//! credit must be home, and the DRAM commands go through the independent checker.
+
+use crate::config::{CacheConfig, Config};
+use crate::dram::check::check;
+use crate::mutation::Mutation;
+use crate::system::{Access, AmoOp, Completion, Coverage, Op, Request, System};
+
+/// What a run of the tester found.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Accesses completed.
+    pub operations: u64,
+    /// Loads compared with the oracle.
+    pub checked: u64,
+    /// DRAM commands checked.
+    pub commands: u64,
+    /// Simulated picoseconds.
+    pub ticks: u64,
+    /// Transitions met.
+    pub coverage: Coverage,
+    /// What went wrong; empty if all is well.
+    pub errors: Vec<String>,
+}
+
+/// A small generator (splitmix64), so that a seed names a run for ever.
+#[derive(Clone)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next_u64() % n
+    }
+}
+
+/// A machine made small, so that a few thousand operations meet every conflict: two ways, few MSHRs, tiny L2.
+pub fn small(cores: u32) -> Config {
+    let table1 = Config::table1();
+    let l1 = CacheConfig { size: 4 * 2 * 64, ways: 2, mshrs: 3, write_buffers: 2, ..table1.l1d };
+    let mut config = Config {
+        cores,
+        agents: 1,
+        l1i: l1,
+        l1d: l1,
+        l2: CacheConfig { size: 16 * 4 * 64, ways: 4, mshrs: 6, write_buffers: 2, hit_cycles: 8, ..table1.l2 },
+        size: 1 << 24,
+        ..table1
+    };
+    config.inner.credits = [6, 4, 4, 6];
+    config.dram.read_queue = 8;
+    config.dram.write_queue = 8;
+    config.dram.writes_min = 2;
+    config.dram.row_accesses_max = 4;
+    config
+}
+
+const OUTSTANDING: usize = 6;
+
+struct Client {
+    port: u8,
+    waiting: Vec<u64>,
+    think: u64,
+    left: u64,
+}
+
+/// A request of the tester's mix, somewhere in `lines` lines of which few are hot.
+fn draw(rng: &mut Rng, port: u8, fetch: bool, base: u64, lines: u64, token: u64) -> Request {
+    let span = if rng.below(3) == 0 { 6 } else { lines };
+    // A stride of the L2's sets piles lines into few sets; the rest is dense.
+    let n = rng.below(span);
+    let line = if rng.below(4) == 0 { n * 16 % lines } else { n };
+    let size = 1u8 << rng.below(5);
+    let offset = rng.below(64 / u64::from(size)) * u64::from(size);
+    let op = match rng.below(100) {
+        _ if fetch => Op::Load,
+        0..40 => Op::Load,
+        40..78 => Op::Store,
+        78..86 => Op::Amo(AmoOp::Add),
+        86..90 => Op::LoadReserved,
+        90..95 => Op::StoreConditional,
+        95 => Op::Zero,
+        96 => Op::Clean,
+        97 => Op::Flush,
+        98 => Op::PrefetchWrite,
+        _ => Op::PrefetchRead,
+    };
+    let (size, offset) = match op {
+        Op::Amo(_) | Op::LoadReserved | Op::StoreConditional => (8, offset & !7),
+        _ => (size, offset),
+    };
+    let data = u128::from(token) << 64 | u128::from(rng.next_u64());
+    Request { port, op, addr: base + line * 64 + offset, size, data, pc: 0x1000 + rng.below(8) * 4, token }
+}
+
+/// Runs the tester on `config` for about `operations` accesses.
+pub fn random_test(config: &Config, seed: u64, operations: u64, mutation: Mutation) -> Outcome {
+    let mut system = match System::with_mutation(config, true, mutation) {
+        Ok(system) => system,
+        Err(e) => return Outcome { errors: vec![e], ..Outcome::default() },
+    };
+    system.trace_dram();
+    let mut rng = Rng(seed);
+    let lines = 160;
+    let base = config.base + 64 * rng.below(64);
+    let image: Vec<u8> = (0..lines * 64).map(|_| rng.next_u64() as u8).collect();
+    system.agent_write(base, &image);
+    let ports = config.cores * 2 + config.agents;
+    let mut clients: Vec<Client> = (0..ports)
+        .map(|p| Client { port: p as u8, waiting: Vec::new(), think: 0, left: operations / u64::from(ports) })
+        .collect();
+    let mut outcome = Outcome::default();
+    let mut token = 0;
+    let mut quiet = 0u64;
+    let mut done: Vec<Completion> = Vec::new();
+    while clients.iter().any(|c| c.left > 0 || !c.waiting.is_empty()) {
+        let now = system.now() + config.period;
+        system.run_until(now);
+        quiet += 1;
+        for client in &mut clients {
+            done.clear();
+            system.take_completions(client.port, &mut done);
+            for completion in &done {
+                let Some(k) = client.waiting.iter().position(|&t| t == completion.token) else {
+                    outcome.errors.push(format!("port {} got an answer nobody waits for", client.port));
+                    continue;
+                };
+                client.waiting.swap_remove(k);
+                outcome.operations += 1;
+                quiet = 0;
+            }
+            client.think = client.think.saturating_sub(1);
+            if client.left == 0 || client.think > 0 || client.waiting.len() >= OUTSTANDING {
+                continue;
+            }
+            token += 1;
+            let fetch = u32::from(client.port) < config.cores * 2 && client.port % 2 == 1;
+            let request = draw(&mut rng, client.port, fetch, base, lines, token);
+            client.think = if rng.below(8) == 0 { rng.below(400) } else { rng.below(12) };
+            match system.access(&request) {
+                Access::Done { .. } => {
+                    client.left -= 1;
+                    outcome.operations += 1;
+                    quiet = 0;
+                }
+                Access::Pending => {
+                    client.left -= 1;
+                    client.waiting.push(token);
+                }
+                Access::Refused => {}
+                Access::Fault => outcome.errors.push(format!("{request:x?} faulted")),
+            }
+        }
+        if rng.below(2000) == 0 {
+            poke(&mut system, &mut rng, base, lines, &mut outcome);
+        }
+        if quiet > 100_000 || outcome.errors.len() > 8 || system.violations().len() > 8 {
+            outcome.errors.extend((quiet > 100_000).then(|| "no progress for 100000 cycles".to_string()));
+            break;
+        }
+    }
+    finish(&mut system, base, lines, &mut outcome);
+    outcome
+}
+
+/// The immediate agent reads what the oracle holds, then writes.
+fn poke(system: &mut System, rng: &mut Rng, base: u64, lines: u64, outcome: &mut Outcome) {
+    let addr = base + rng.below(lines * 64 - 100);
+    let mut bytes = [0; 100];
+    system.agent_read(addr, &mut bytes);
+    if let Some(wrong) = system.oracle_differs(addr, &bytes) {
+        outcome.errors.push(format!("the agent read a stale byte at {wrong:#x}"));
+    }
+    bytes.iter_mut().for_each(|b| *b = rng.next_u64() as u8);
+    system.agent_write(addr, &bytes);
+}
+
+fn finish(system: &mut System, base: u64, lines: u64, outcome: &mut Outcome) {
+    outcome.errors.extend(system.violations().iter().map(|v| format!("{v:x?}")));
+    outcome.checked = system.checked();
+    outcome.coverage = *system.coverage();
+    if !outcome.errors.is_empty() {
+        return;
+    }
+    if let Err(e) = system.drain() {
+        outcome.errors.push(e);
+        return;
+    }
+    if !system.credits_home() {
+        outcome.errors.push("a credit did not come home".into());
+    }
+    if let Err(e) = system.flush_all() {
+        outcome.errors.push(e);
+        return;
+    }
+    outcome.ticks = system.now();
+    let mut bytes = vec![0; (lines * 64) as usize];
+    system.backing().read(base, &mut bytes);
+    if let Some(wrong) = system.oracle_differs(base, &bytes) {
+        outcome.errors.push(format!("memory ends with a wrong byte at {wrong:#x}"));
+    }
+    for channel in 0..system.config().dram.channels as usize {
+        let trace = system.dram_trace(channel);
+        outcome.commands += trace.len() as u64;
+        for fault in check(&system.config().dram, trace).iter().take(4) {
+            outcome.errors.push(format!("channel {channel}: {} broken by command {}", fault.rule, fault.index));
+        }
+    }
+}
+
+impl System {
+    /// The address of the first byte in which `bytes` differ from the oracle's at `addr`.
+    pub fn oracle_differs(&self, addr: u64, bytes: &[u8]) -> Option<u64> {
+        let oracle = self.oracle.as_ref()?;
+        let mut want = vec![0; bytes.len()];
+        oracle.read(addr, &mut want);
+        bytes.iter().zip(&want).position(|(a, b)| a != b).map(|k| addr + k as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+use super::*;
+
+#[test]
+fn random_accesses_of_two_cores_return_what_was_written() {
+    for seed in 0..4 {
+        let outcome = random_test(&small(2), seed, 20_000, Mutation::None);
+        assert!(outcome.errors.is_empty(), "seed {seed}: {:#?}", outcome.errors);
+        assert!(outcome.checked > 5_000 && outcome.commands > 1_000, "{outcome:?}");
+    }
+}
+
+#[test]
+fn random_accesses_of_eight_cores_return_what_was_written() {
+    for seed in 100..103 {
+        let outcome = random_test(&small(8), seed, 40_000, Mutation::None);
+        assert!(outcome.errors.is_empty(), "seed {seed}: {:#?}", outcome.errors);
+    }
+}
+
+#[test]
+fn random_test_of_one_seed_repeats_to_the_tick() {
+    let one = random_test(&small(4), 7, 10_000, Mutation::None);
+    let two = random_test(&small(4), 7, 10_000, Mutation::None);
+    assert_eq!((one.ticks, one.coverage, one.commands), (two.ticks, two.coverage, two.commands));
+}
+
+/// Whether the tester notices a planted error; a panic of the model's own assertions counts.
+fn caught(mutation: Mutation) -> bool {
+    (0..12).any(|seed| {
+        let run = std::panic::catch_unwind(|| random_test(&small(4), seed, 40_000, mutation));
+        run.is_ok_and(|o| !o.errors.is_empty()) || std::panic::catch_unwind(|| ()).is_err()
+    })
+}
+
+#[test]
+fn random_test_catches_every_planted_error() {
+    let missed: Vec<Mutation> = Mutation::ALL.iter().copied().filter(|&m| !caught(m)).collect();
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
