@@ -289,13 +289,7 @@ impl Config {
             l2: CacheConfig { size: 512 << 10, ways: 8, hit_cycles: 10, response_cycles: 4, mshrs: 7, ..l1 },
             inner: XbarConfig { period: 1000, width: 16, ..table1.inner },
             outer: XbarConfig { period: 1000, width: 16, latency: [2, 2, 1, 2], ..table1.outer },
-            dram: DramConfig {
-                channels: 1,
-                ranks: 1,
-                channel_xor: 0,
-                timing: DramTiming::ddr4_2400u(),
-                ..table1.dram
-            },
+            dram: DramConfig { channels: 1, ranks: 1, channel_xor: 0, timing: DramTiming::ddr4_2400u(), ..table1.dram },
             size: 1 << 30,
             ..table1
         }
@@ -349,7 +343,11 @@ impl Config {
         if t.tck == 0 || t.burst == 0 || t.ccd_s < t.burst || t.refi <= t.rfc + t.rc() {
             return Err("dram.timing: tck, burst >= 1, ccd_s >= burst and refi > rfc + rc".into());
         }
-        if self.period == 0 || self.size < (1 << 16) || !self.size.is_multiple_of(4096) || !self.base.is_multiple_of(4096) {
+        if self.period == 0
+            || self.size < (1 << 16)
+            || !self.size.is_multiple_of(4096)
+            || !self.base.is_multiple_of(4096)
+        {
             return Err("period >= 1; base and size in whole pages, size at least 64 KB".into());
         }
         Ok(())

@@ -329,6 +329,9 @@ impl System {
                 if !held {
                     return 1;
                 }
+                if let Some(oracle) = &mut self.oracle {
+                    oracle.paired(self.now, port as u8, addr);
+                }
                 data
             }
             Op::Zero => {
@@ -336,13 +339,16 @@ impl System {
                 *whole = [0; 64];
                 l1.array.set_state(index, State::M);
                 if let Some(oracle) = &mut self.oracle {
-                    oracle.wrote(line, &[0; 64]);
+                    oracle.stored(port as u8, line, &[0; 64]);
                 }
                 return 0;
             }
             Op::LoadReserved => {
                 let until = self.now + Tick::from(self.config.reservation_cycles) * self.config.period;
                 l1.reservation = Some(Reservation { line, until });
+                if let Some(oracle) = &mut self.oracle {
+                    oracle.reserve(port as u8, addr);
+                }
                 return old;
             }
             Op::Load | Op::PrefetchRead | Op::PrefetchWrite | Op::Clean | Op::Flush => return old,
@@ -351,7 +357,7 @@ impl System {
         l1.array.data_mut(index)[at..at + size as usize].copy_from_slice(&bytes[..size as usize]);
         l1.array.set_state(index, State::M);
         if let Some(oracle) = &mut self.oracle {
-            oracle.wrote(addr, &bytes[..size as usize]);
+            oracle.stored(port as u8, addr, &bytes[..size as usize]);
         }
         if matches!(op, Op::Amo(_)) { old } else { 0 }
     }
@@ -379,7 +385,8 @@ impl System {
             }
             Kind::PutAck => {
                 self.l1[port].wbs[p.slot as usize].valid = false;
-                if let Some(m) = self.l1[port].mshrs.iter().position(|m| m.phase == Phase::WaitPut && m.line == p.line) {
+                if let Some(m) = self.l1[port].mshrs.iter().position(|m| m.phase == Phase::WaitPut && m.line == p.line)
+                {
                     self.request(port, m);
                 }
                 for m in 0..self.l1[port].mshrs.len() {

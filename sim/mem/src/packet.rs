@@ -1,6 +1,5 @@
 //! Messages between the parts, their virtual channels, and the slab they live in.
 
-
 /// Bytes of a cache line.
 pub const LINE: u64 = 64;
 pub(crate) type Line = [u8; 64];

@@ -63,7 +63,14 @@ impl System {
             push(&mut out, &part, "coalesced", s.coalesced, "writes", "writes merged into a queued one");
             push(&mut out, &part, "refreshes", s.refreshes, "commands", "refreshes");
             push(&mut out, &part, "drains", s.drains, "turns", "turns from reads to writes");
-            push(&mut out, &part, "bus_busy", s.bus_clocks * self.config.dram.timing.tck, "ps", "time the bus held data");
+            push(
+                &mut out,
+                &part,
+                "bus_busy",
+                s.bus_clocks * self.config.dram.timing.tck,
+                "ps",
+                "time the bus held data",
+            );
         }
         let (inner, outer) = self.crossbars();
         for (part, x) in [("inner", inner), ("outer", outer)] {

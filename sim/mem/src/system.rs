@@ -209,7 +209,7 @@ impl System {
             armed: vec![Tick::MAX; config.dram.channels as usize],
             map,
             memory: Backing::new(config.base, config.size),
-            oracle: check.then(|| Oracle::new(config.base, config.size)),
+            oracle: check.then(|| Oracle::new(config.base, config.size, ports)),
             completions: (0..ports).map(|_| Vec::with_capacity(64)).collect(),
             notices: (0..ports).map(|_| Vec::with_capacity(64)).collect(),
             notices_wanted: 0,
@@ -541,7 +541,11 @@ impl System {
         while !self.idle() {
             let next = self.next_event().filter(|&t| t < limit);
             let Some(next) = next else {
-                return Err(format!("memory is stuck at {} ps with {} packets in flight", self.now, self.packets.live()));
+                return Err(format!(
+                    "memory is stuck at {} ps with {} packets in flight",
+                    self.now,
+                    self.packets.live()
+                ));
             };
             self.run_until(next);
         }

@@ -3,8 +3,9 @@
 //! before. The oracle checks each load when its value binds; at the end the memory is compared byte by byte, every
 //! credit must be home, and the DRAM commands go through the independent checker.
 
-use crate::config::{CacheConfig, Config};
+use crate::config::{CacheConfig, Config, DramConfig};
 use crate::dram::check::check;
+use crate::dram::{Channel, Map};
 use crate::mutation::Mutation;
 use crate::system::{Access, AmoOp, Completion, Coverage, Op, Request, System};
 
@@ -58,7 +59,10 @@ pub fn small(cores: u32) -> Config {
         size: 1 << 24,
         ..table1
     };
+    // Channels of different speed overtake each other as often as they can.
     config.inner.credits = [6, 4, 4, 6];
+    config.inner.latency = [1, 9, 2, 3];
+    config.outer.latency = [1, 30, 1, 2];
     config.dram.read_queue = 8;
     config.dram.write_queue = 8;
     config.dram.writes_min = 2;
@@ -80,7 +84,7 @@ fn draw(rng: &mut Rng, port: u8, fetch: bool, base: u64, lines: u64, token: u64)
     let span = if rng.below(3) == 0 { 6 } else { lines };
     // A stride of the L2's sets piles lines into few sets; the rest is dense.
     let n = rng.below(span);
-    let line = if rng.below(4) == 0 { n * 16 % lines } else { n };
+    let line = if rng.below(2) == 0 { n * 16 % 96 } else { n };
     let size = 1u8 << rng.below(5);
     let offset = rng.below(64 / u64::from(size)) * u64::from(size);
     let op = match rng.below(100) {
@@ -146,7 +150,12 @@ pub fn random_test(config: &Config, seed: u64, operations: u64, mutation: Mutati
             }
             token += 1;
             let fetch = u32::from(client.port) < config.cores * 2 && client.port % 2 == 1;
-            let request = draw(&mut rng, client.port, fetch, base, lines, token);
+            let mut request = draw(&mut rng, client.port, fetch, base, lines, token);
+            // A line on its way out is the one a race needs.
+            let leaving = system.l1[client.port as usize].wbs.iter().find(|w| w.valid).map(|w| w.line);
+            if let Some(line) = leaving.filter(|_| rng.below(3) == 0) {
+                request.addr = line | request.addr & 63;
+            }
             client.think = if rng.below(8) == 0 { rng.below(400) } else { rng.below(12) };
             match system.access(&request) {
                 Access::Done { .. } => {
@@ -227,6 +236,78 @@ impl System {
         oracle.read(addr, &mut want);
         bytes.iter().zip(&want).position(|(a, b)| a != b).map(|k| addr + k as u64)
     }
+}
+
+/// Drives one channel to its limits: random, streaming and conflicting accesses over all ranks and banks, with a
+/// queue that is kept full or runs dry; every command is checked.
+pub fn dram_test(c: &DramConfig, seed: u64, operations: u64, mutation: Mutation) -> Outcome {
+    let map = Map::new(c, 0);
+    let mut channel = Channel::new(c, map, mutation);
+    channel.trace = Some(Vec::new());
+    let mut rng = Rng(seed);
+    let mut outcome = Outcome::default();
+    let (mut clock, mut sent, mut stream, mut pattern) = (0u64, 0, 0u64, 0);
+    let mut quiet_until = 0;
+    while sent < operations || !channel.idle() {
+        channel.flush = sent >= operations;
+        if sent % 512 == 0 {
+            pattern = rng.below(4);
+        }
+        while sent < operations && clock >= quiet_until && rng.below(3) != 0 {
+            let lines = match pattern {
+                0 => rng.below(1 << 22),
+                1 => rng.below(1 << 9),
+                _ => stream,
+            };
+            stream = if pattern == 3 { stream + 128 * 16 } else { stream + 1 } % (1 << 24);
+            let line = lines * 64 * u64::from(c.channels);
+            let write = rng.below(3) == 0;
+            let full = if write {
+                channel.writes.len() as u32 >= c.write_queue
+            } else {
+                channel.reads.len() as u32 >= c.read_queue
+            };
+            if full {
+                break;
+            }
+            if !write {
+                channel.push_read(line, 0, clock);
+            } else if channel.queued_write(line).is_none() {
+                channel.push_write(line, 0, clock);
+            }
+            sent += 1;
+            if rng.below(2000) == 0 {
+                quiet_until = clock + rng.below(40_000);
+            }
+        }
+        let (_, next) = channel.step(clock);
+        clock = next.min(clock + 1 + rng.below(8));
+    }
+    let trace = channel.trace.take().unwrap_or_default();
+    outcome.operations = sent;
+    outcome.commands = trace.len() as u64;
+    outcome.ticks = clock * c.timing.tck;
+    outcome.errors =
+        check(c, &trace).iter().take(8).map(|f| format!("{} broken by command {}", f.rule, f.index)).collect();
+    outcome
+}
+
+/// What a tester says of a planted error within its seeds, a panic of the models' own assertions included; `None` if
+/// it escapes.
+pub fn catches(mutation: Mutation, seeds: u64) -> Option<String> {
+    (0..seeds).find_map(|seed| {
+        let run = || {
+            let hierarchy = random_test(&small(4), seed, 40_000, mutation);
+            if hierarchy.errors.is_empty() && mutation.is_dram_timing() {
+                return dram_test(&Config::table1().dram, seed, 20_000, mutation);
+            }
+            hierarchy
+        };
+        match std::panic::catch_unwind(run) {
+            Ok(outcome) => outcome.errors.first().cloned(),
+            Err(panic) => Some(panic.downcast_ref::<&str>().map_or("an assertion failed", |s| s).to_string()),
+        }
+    })
 }
 
 #[cfg(test)]

@@ -81,7 +81,10 @@ impl Xbar {
     /// The destination has consumed a message of this channel.
     pub(crate) fn release(&mut self, now: Tick, port: usize, vc: Vc) -> Option<Tick> {
         self.outs[port].credits[vc as usize] += 1;
-        assert!(self.outs[port].credits[vc as usize] <= self.config.credits[vc as usize], "a credit was returned twice");
+        assert!(
+            self.outs[port].credits[vc as usize] <= self.config.credits[vc as usize],
+            "a credit was returned twice"
+        );
         self.arm(now, port)
     }
 
