@@ -19,7 +19,7 @@ impl Replacement for Tree {
         let mut node = way + self.ways;
         while node > 1 {
             let parent = node / 2;
-            if node % 2 == 0 {
+            if node.is_multiple_of(2) {
                 self.bits[set] |= 1 << parent;
             } else {
                 self.bits[set] &= !(1 << parent);
