@@ -50,7 +50,7 @@ pub enum Guess {
     /// None.
     None,
     /// Strides by program counter.
-    Stride(stride::Stride),
+    Stride(Box<stride::Stride>),
     /// The following line.
     NextLine(next_line::NextLine),
 }
@@ -60,7 +60,7 @@ impl Guess {
     pub fn new(which: Prefetch) -> Guess {
         match which {
             Prefetch::None => Guess::None,
-            Prefetch::Stride { degree } => Guess::Stride(stride::Stride::new(degree)),
+            Prefetch::Stride { degree } => Guess::Stride(Box::new(stride::Stride::new(degree))),
             Prefetch::NextLine => Guess::NextLine(next_line::NextLine),
         }
     }
