@@ -1,1 +1,16 @@
-//! Buffers: arenas, ids, pools, the sub-page heap, scatter-gather arrays and reference counts.
+//! Buffers: reference-counted views of bytes, and scatter-gather arrays of them.
+//!
+//! A [`Buf`] is an immutable view that costs one count to clone and nothing to slice; a [`BufMut`] is the sole owner of
+//! its bytes. An [`Sga`] strings views together, so a header is put beside a payload, and a message cut into packets,
+//! without a copy. What copies, counts: [`counters::copied_bytes`].
+
+mod buf;
+pub mod counters;
+mod error;
+mod memory;
+mod sga;
+
+pub use buf::{ArenaId, Buf, BufMut, CbufId, RemoteBuf};
+pub use error::Error;
+pub use memory::{Memory, MemoryConfig, MemoryStats};
+pub use sga::Sga;
