@@ -29,15 +29,21 @@
 //! ```
 
 mod block;
+mod clock;
 mod lane;
 mod scheduler;
 mod sync;
 mod task;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod timer;
+#[cfg(all(test, not(loom)))]
+mod timer_model;
 mod yielding;
 
 pub use block::Unpark;
+pub use clock::{Clock, Nanos, Source};
 pub use scheduler::{Config, PanicHook, Scheduler, Stats};
 pub use task::{Class, SpawnError, TaskId};
+pub use timer::Sleep;
 pub use yielding::{YieldNow, yield_now};

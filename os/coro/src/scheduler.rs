@@ -1,9 +1,11 @@
 //! The scheduler: which class runs when, and what happens to coroutines that end, panic or are cancelled.
 
 use crate::block::{Core, Unpark};
+use crate::clock::Nanos;
 use crate::lane::{LANE_MAX, Lane, Place};
 use crate::sync::Arc;
 use crate::task::{Class, Entry, Owned, SpawnError, TaskId};
+use crate::timer::{Sleep, Wheel};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -60,6 +62,8 @@ struct Inner {
     program: Lane,
     background: Lane,
     fast: Lane,
+    /// Shared with the timers, which may outlive this.
+    timers: Rc<Wheel>,
     core: Arc<Core>,
     /// The coroutine that runs, else null.
     current: Cell<*const Entry>,
@@ -85,6 +89,7 @@ impl Scheduler {
                 program: Lane::new(Class::Program, config.max_tasks, core.clone()),
                 background: Lane::new(Class::Background, config.max_tasks, core.clone()),
                 fast: Lane::new(Class::FastPath, FAST_MAX, core.clone()),
+                timers: Rc::new(Wheel::new()),
                 core,
                 current: Cell::new(std::ptr::null()),
                 running: Cell::new(None),
@@ -185,6 +190,27 @@ impl Scheduler {
     /// This thread is awake again.
     pub fn park_end(&self) {
         self.inner.core.sleep_end();
+    }
+
+    /// A future that is ready once [`Scheduler::expire_timers`] was called with `deadline` or later. It allocates nothing.
+    pub fn sleep_until(&self, deadline: Nanos) -> Sleep {
+        Sleep::new(self.inner.timers.clone(), deadline)
+    }
+
+    /// A time before which no timer fires: the earliest deadline, or an earlier time if that timer was dropped since.
+    /// `None` when no timer is armed.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.inner.timers.next_deadline()
+    }
+
+    /// Fires the timers whose deadline is `now` or earlier; returns how many. Costs a comparison when none is.
+    pub fn expire_timers(&self, now: Nanos) -> usize {
+        self.inner.timers.expire(now)
+    }
+
+    /// How many timers are armed.
+    pub fn timers(&self) -> usize {
+        self.inner.timers.armed()
     }
 
     /// Cancels every coroutine. One that calls this is dropped when it gives way.

@@ -1,6 +1,6 @@
 //! What the scheduler promises, one promise a test.
 
-use crate::{Class, Config, Scheduler, SpawnError, TaskId, Unpark, yield_now};
+use crate::{Class, Config, Nanos, Scheduler, SpawnError, TaskId, Unpark, yield_now};
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
@@ -368,4 +368,33 @@ fn panic_while_dropped_is_contained() {
         .unwrap();
     assert!(s.cancel(id));
     assert_eq!((s.len(), s.stats().panicked), (0, 1));
+}
+
+#[test]
+fn sleeping_coroutines_wake_at_their_deadline() {
+    let (s, order) = (scheduler(), Rc::new(RefCell::new(Vec::new())));
+    for deadline in [300, 5, 1_000_000, 299] {
+        let (inside, order) = (s.clone(), order.clone());
+        let future = async move {
+            inside.sleep_until(Nanos(deadline)).await;
+            order.borrow_mut().push(deadline);
+        };
+        s.spawn(Class::Program, future).unwrap();
+    }
+    run(&s);
+    while let Some(next) = s.next_deadline() {
+        assert_eq!(s.expire_timers(Nanos(next.0 - 1)), 0);
+        assert_eq!(s.expire_timers(next), 1);
+        run(&s);
+    }
+    assert_eq!((&*order.borrow(), s.len(), s.timers()), (&vec![5, 299, 300, 1_000_000], 0, 0));
+}
+
+#[test]
+fn sleep_outlives_its_scheduler() {
+    let s = scheduler();
+    let mut sleep = Box::pin(s.sleep_until(Nanos(7)));
+    assert!(sleep.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())).is_pending());
+    drop(s);
+    assert_eq!(sleep.deadline(), Nanos(7));
 }
