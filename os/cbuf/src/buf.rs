@@ -1,6 +1,7 @@
 //! One buffer and the views of it.
 
 use crate::Error;
+use crate::arena::Arena;
 use crate::memory::{RemoteQueue, Shared};
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -18,15 +19,34 @@ pub struct CbufId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ArenaId(pub u32);
 
+/// Who is told when the last reference to lent memory is dropped.
+pub trait ForeignOwner {
+    /// The bytes lent as `token` are no longer used by this process.
+    fn release(&self, token: u64);
+}
+
+/// Where the bytes of a block come from and go back to.
+pub(crate) enum Origin {
+    Heap(Layout),
+    Frame(Rc<Arena>),
+    Foreign(Rc<dyn ForeignOwner>, u64),
+}
+
 /// What stands for one allocation: its bytes, its count, whom it goes back to.
 pub(crate) struct Block {
     references: Cell<u32>,
     data: NonNull<u8>,
-    layout: Layout,
+    size: usize,
+    origin: Origin,
     owner: Rc<Shared>,
 }
 
 impl Block {
+    fn leak(data: NonNull<u8>, size: usize, origin: Origin, owner: &Rc<Shared>) -> NonNull<Block> {
+        let block = Box::new(Block { references: Cell::new(1), data, size, origin, owner: owner.clone() });
+        NonNull::from(Box::leak(block))
+    }
+
     /// Drops one reference; the last one returns the memory.
     ///
     /// # Safety
@@ -43,9 +63,13 @@ impl Block {
         // just these layouts.
         unsafe {
             let b = Box::from_raw(block.as_ptr());
-            b.owner.bytes.set(b.owner.bytes.get() - b.layout.size());
             b.owner.buffers.set(b.owner.buffers.get() - 1);
-            std::alloc::dealloc(b.data.as_ptr(), b.layout);
+            match &b.origin {
+                Origin::Foreign(owner, token) => return owner.release(*token),
+                Origin::Frame(arena) => arena.give(b.data, b.size),
+                Origin::Heap(layout) => std::alloc::dealloc(b.data.as_ptr(), *layout),
+            }
+            b.owner.bytes.set(b.owner.bytes.get() - b.size);
         }
     }
 }
@@ -88,15 +112,24 @@ impl BufMut {
         let data = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or_else(fail)?;
         owner.bytes.set(owner.bytes.get() + layout.size());
         owner.buffers.set(owner.buffers.get() + 1);
-        let block = Box::new(Block { references: Cell::new(1), data, layout, owner: owner.clone() });
-        Ok(BufMut { ptr: data, len, block: NonNull::from(Box::leak(block)) })
+        let block = Block::leak(data, layout.size(), Origin::Heap(layout), owner);
+        Ok(BufMut { ptr: data, len, block })
+    }
+
+    pub(crate) fn allocate_frame(owner: &Rc<Shared>, arena: &Rc<Arena>, len: usize) -> Option<BufMut> {
+        let data = arena.take(len)?;
+        let size = Arena::run_len(len);
+        owner.bytes.set(owner.bytes.get() + size);
+        owner.buffers.set(owner.buffers.get() + 1);
+        let block = Block::leak(data, size, Origin::Frame(arena.clone()), owner);
+        Some(BufMut { ptr: data, len, block })
     }
 
     /// Bytes there is room for.
     pub fn capacity(&self) -> usize {
         // SAFETY: the reference held keeps the block alive.
         let block = unsafe { self.block.as_ref() };
-        block.layout.size() - (self.ptr.as_ptr() as usize - block.data.as_ptr() as usize)
+        block.size - (self.ptr.as_ptr() as usize - block.data.as_ptr() as usize)
     }
 
     /// Shortens to at most `n` bytes.
@@ -144,6 +177,23 @@ impl Drop for BufMut {
 }
 
 impl Buf {
+    pub(crate) fn foreign(
+        memory: &Rc<Shared>,
+        ptr: NonNull<u8>,
+        len: usize,
+        owner: Rc<dyn ForeignOwner>,
+        token: u64,
+    ) -> Buf {
+        memory.buffers.set(memory.buffers.get() + 1);
+        Buf { ptr, len, block: Some(Block::leak(ptr, len, Origin::Foreign(owner, token), memory)) }
+    }
+
+    /// Whether the bytes belong to another process: they are never writable here.
+    fn is_foreign(&self) -> bool {
+        // SAFETY: the reference held keeps the block alive.
+        self.block.is_some_and(|b| matches!(unsafe { b.as_ref() }.origin, Origin::Foreign(..)))
+    }
+
     /// A view of static bytes; no count at all.
     pub const fn from_static(bytes: &'static [u8]) -> Buf {
         // SAFETY: a slice's pointer is never null.
@@ -236,7 +286,7 @@ impl Buf {
     /// The buffer itself, if somebody else refers to it.
     pub fn try_into_mut(self) -> Result<BufMut, Buf> {
         match self.block {
-            Some(block) if self.is_unique() => {
+            Some(block) if self.is_unique() && !self.is_foreign() => {
                 let owned = BufMut { ptr: self.ptr, len: self.len, block };
                 std::mem::forget(self);
                 Ok(owned)
@@ -252,7 +302,10 @@ impl Buf {
 
     /// Where in which frame arena the bytes lie, if in one: arena, offset, length.
     pub fn frame_location(&self) -> Option<(ArenaId, u64, u32)> {
-        None
+        // SAFETY: the reference held keeps the block alive.
+        let Origin::Frame(arena) = &unsafe { self.block?.as_ref() }.origin else { return None };
+        let offset = self.ptr.as_ptr() as u64 - arena.info.base.as_ptr() as u64;
+        Some((arena.info.id, offset, self.len as u32))
     }
 
     /// Makes it fit to be sent to another thread.

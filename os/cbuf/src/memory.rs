@@ -1,8 +1,10 @@
 //! This core's memory: where buffers come from.
 
-use crate::buf::{Block, Buf, BufMut, RemoteBuf};
+use crate::arena::{Arena, FrameArena};
+use crate::buf::{Block, Buf, BufMut, ForeignOwner, RemoteBuf};
 use crate::{Error, counters};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -11,11 +13,13 @@ use std::sync::{Arc, Mutex};
 pub struct MemoryConfig {
     /// Most bytes of buffers at once.
     pub limit: usize,
+    /// Bytes of the frame arena, reserved at the first frame and used page by page.
+    pub frame_bytes: usize,
 }
 
 impl Default for MemoryConfig {
     fn default() -> MemoryConfig {
-        MemoryConfig { limit: 1 << 34 }
+        MemoryConfig { limit: 1 << 34, frame_bytes: 64 << 20 }
     }
 }
 
@@ -33,6 +37,8 @@ pub(crate) type RemoteQueue = Arc<Mutex<Vec<RemoteFree>>>;
 
 pub(crate) struct Shared {
     pub(crate) limit: usize,
+    pub(crate) frame_bytes: usize,
+    pub(crate) arena: OnceCell<Option<Rc<Arena>>>,
     pub(crate) bytes: Cell<usize>,
     pub(crate) buffers: Cell<usize>,
     pub(crate) remote: RemoteQueue,
@@ -58,6 +64,8 @@ impl Memory {
         Ok(Memory {
             shared: Rc::new(Shared {
                 limit: config.limit,
+                frame_bytes: config.frame_bytes,
+                arena: OnceCell::new(),
                 bytes: Cell::new(0),
                 buffers: Cell::new(0),
                 remote: Arc::default(),
@@ -81,10 +89,29 @@ impl Memory {
     /// # Errors
     /// [`Error::OutOfMemory`] above the limit.
     pub fn alloc_frame(&self, len: usize) -> Result<BufMut, Error> {
-        BufMut::allocate(&self.shared, len.next_multiple_of(4096), 4096).map(|mut b| {
-            b.truncate(len);
-            b
-        })
+        if !self.shared.remote.lock().unwrap_or_else(|e| e.into_inner()).is_empty() {
+            self.drain_remote();
+        }
+        self.arena()
+            .and_then(|arena| BufMut::allocate_frame(&self.shared, arena, len))
+            .ok_or(Error::OutOfMemory { requested: len, limit: self.shared.frame_bytes })
+    }
+
+    fn arena(&self) -> Option<&Rc<Arena>> {
+        self.shared.arena.get_or_init(|| Arena::new(self.shared.frame_bytes).map(Rc::new)).as_ref()
+    }
+
+    /// The frame arenas, for devices to register and to share.
+    pub fn frame_arenas(&self) -> Vec<FrameArena> {
+        self.arena().map(|arena| arena.info).into_iter().collect()
+    }
+
+    /// A buffer over memory lent by another process; `owner` is told when the last reference is dropped.
+    ///
+    /// # Safety
+    /// The bytes stay mapped and readable for as long as `owner` lives.
+    pub unsafe fn foreign(&self, ptr: NonNull<u8>, len: usize, owner: Rc<dyn ForeignOwner>, token: u64) -> Buf {
+        Buf::foreign(&self.shared, ptr, len, owner, token)
     }
 
     /// A buffer holding a copy of `bytes` (counted).
