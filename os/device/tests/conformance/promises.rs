@@ -110,7 +110,7 @@ pub fn frame_in_any_memory_arrives_whole(pair: &mut Pair) {
 pub fn frame_across_pages_arrives_whole(pair: &mut Pair) {
     both_ways(pair, |from, to| {
         let mut run = from.memory.alloc_frame(3 * 4096).expect("pages");
-        run.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 31 >> 3) as u8);
+        run.iter_mut().enumerate().for_each(|(i, byte)| *byte = ((i * 31) >> 3) as u8);
         let run = run.freeze();
         for start in [0, 1, 4000, 4095, 4096, 8000] {
             let header = copied(&from.memory, &bytes(start, 54));
