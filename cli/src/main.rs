@@ -3,6 +3,7 @@
 
 mod bench;
 mod man;
+mod serve;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -19,6 +20,8 @@ struct Cli {
 enum Command {
     /// Measure Towpath beside its baselines (starts `towpath-bench`)
     Bench(bench::Args),
+    /// Run a server
+    Serve(serve::Args),
     /// Write the man pages of this command into a folder
     #[command(hide = true)]
     Man(man::Args),
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Man(args) => man::run(&args),
     };
     match outcome {
