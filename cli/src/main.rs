@@ -2,7 +2,10 @@
 //! the work is done by the crates it calls.
 
 mod bench;
+mod doctor;
+mod doctor_nic;
 mod man;
+mod net;
 mod serve;
 
 use clap::{Parser, Subcommand};
@@ -22,6 +25,10 @@ enum Command {
     Bench(bench::Args),
     /// Run a server
     Serve(serve::Args),
+    /// Say what this machine and its interfaces allow
+    Doctor(doctor::Args),
+    /// Make or remove a link to try things on
+    Net(net::Args),
     /// Write the man pages of this command into a folder
     #[command(hide = true)]
     Man(man::Args),
@@ -32,6 +39,8 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Net(args) => net::run(&args),
         Command::Man(args) => man::run(&args),
     };
     match outcome {

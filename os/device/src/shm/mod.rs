@@ -13,6 +13,9 @@ mod receive;
 mod region;
 mod transmit;
 
+#[cfg(test)]
+mod tests;
+
 use crate::{Error, LinkInfo, Offloads, PacketDevice, RxPacket, Stats, TxPacket};
 use descriptor::{FRAME_MAX, PIECES_MAX};
 use handshake::{Channel, Hello, News};

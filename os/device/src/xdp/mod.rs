@@ -376,6 +376,45 @@ fn is_zero_copy(fd: RawFd) -> bool {
     rc == 0 && flags & 1 != 0
 }
 
+/// What became of trying AF_XDP on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// A socket was bound and a program attached, for a moment.
+    Works {
+        /// The driver shares its memory with the socket.
+        zero_copy: bool,
+    },
+    /// Another program holds the interface or its queue.
+    Busy(String),
+    /// It cannot, and why.
+    Fails(String),
+}
+
+/// Tries AF_XDP on queue 0 of `name` for a moment, without taking any frame: the program passes all to the kernel.
+pub fn probe(name: &str, mode: XdpMode) -> ProbeOutcome {
+    let attempt = || -> Result<bool, Error> {
+        let ifindex = link::index(name)?;
+        // SAFETY: a system call without pointers.
+        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        let socket = sys::own_fd(fd.into(), "opening an AF_XDP socket")?;
+        // No socket is put into the map, so every frame goes on to the kernel.
+        let _program = Program::attach(ifindex, mode, 1, false)?;
+        let config = towpath_cbuf::MemoryConfig { frame_bytes: 1 << 20, ..Default::default() };
+        let memory = Memory::new(config)?;
+        register(socket.as_raw_fd(), &frames::first_arena(&memory)?)?;
+        let _rings = Rings::new(socket.as_raw_fd(), 64)?;
+        bind(socket.as_raw_fd(), ifindex, &XdpConfig::default())?;
+        Ok(is_zero_copy(socket.as_raw_fd()))
+    };
+    match attempt() {
+        Ok(zero_copy) => ProbeOutcome::Works { zero_copy },
+        Err(Error::System { what, source }) if matches!(source.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
+            ProbeOutcome::Busy(format!("{what}: {source}"))
+        }
+        Err(error) => ProbeOutcome::Fails(error.to_string()),
+    }
+}
+
 impl PacketDevice for XdpDevice {
     fn link(&self) -> &LinkInfo {
         &self.link
