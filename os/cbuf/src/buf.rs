@@ -1,220 +1,241 @@
-//! One buffer and the views of it.
+//! Buffers: [`Buf`], a shared view of bytes that nobody changes, and [`BufMut`], the sole owner's. Both are a pointer,
+//! a length and the way to the count of references; where the bytes lie (heap, frame, static, a foreign owner) shows
+//! only in where the last drop puts them.
+//!
+//! Buffers belong to the thread that made them and count without atomics. [`RemoteBuf`] carries one to another thread;
+//! its drop returns the buffer through the owner's remote-free queue.
 
-use crate::Error;
-use crate::arena::Arena;
-use crate::memory::{RemoteQueue, Shared};
-use std::alloc::Layout;
+use crate::error::Error;
+use crate::frame::meta::ORDER_SINGLE;
+use crate::heap::pool::{Life, Pool, REF};
+use crate::heap::{class, huge, space};
+use crate::id::{ArenaId, CbufId};
+use crate::memory::Memory;
+use crate::sys::PAGE;
 use std::cell::Cell;
-use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::ptr::NonNull;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Names a CBUF system-wide: generation 36 bits, page index 28.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CbufId(pub u64);
-
-/// Names an arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ArenaId(pub u32);
-
-/// Who is told when the last reference to lent memory is dropped.
-pub trait ForeignOwner {
-    /// The bytes lent as `token` are no longer used by this process.
-    fn release(&self, token: u64);
+/// Where the bytes lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// For ever there.
+    Static,
+    /// A heap object; `handle` is its state byte.
+    Heap,
+    /// A mapping of its own; `handle` is its base.
+    Huge,
+    /// A CBUF; `handle` is its entry, `class` its order.
+    Frame,
+    /// Somebody else's bytes; `handle` is an [`Owned`].
+    Owner,
 }
 
-/// Where the bytes of a block come from and go back to.
-pub(crate) enum Origin {
-    Heap(Layout),
-    Frame(Rc<Arena>),
-    Foreign(Rc<dyn ForeignOwner>, u64),
+/// What both kinds of buffer are made of. Not a reference by itself: whoever makes one counts.
+#[derive(Clone, Copy)]
+pub(crate) struct Raw {
+    pub ptr: NonNull<u8>,
+    pub handle: *mut u8,
+    pub len: u32,
+    pub pool: u16,
+    pub class: u8,
+    pub kind: Kind,
 }
 
-/// What stands for one allocation: its bytes, its count, whom it goes back to.
-pub(crate) struct Block {
-    references: Cell<u32>,
-    data: NonNull<u8>,
-    size: usize,
-    origin: Origin,
-    owner: Rc<Shared>,
+const _: () = assert!(size_of::<Option<Raw>>() == 24);
+
+/// Bytes of a foreign owner, with their count.
+pub(crate) struct Owned {
+    refs: Cell<usize>,
+    /// The owner may be dropped on another thread.
+    send: bool,
+    drop: unsafe fn(*mut Owned),
 }
 
-impl Block {
-    fn leak(data: NonNull<u8>, size: usize, origin: Origin, owner: &Rc<Shared>) -> NonNull<Block> {
-        let block = Box::new(Block { references: Cell::new(1), data, size, origin, owner: owner.clone() });
-        NonNull::from(Box::leak(block))
+#[repr(C)]
+struct OwnedBy<O> {
+    head: Owned,
+    owner: O,
+}
+
+impl Raw {
+    const EMPTY: Raw =
+        Raw { ptr: NonNull::dangling(), handle: std::ptr::null_mut(), len: 0, pool: 0, class: 0, kind: Kind::Static };
+
+    #[inline(always)]
+    fn pool(&self) -> &Pool {
+        // SAFETY: a buffer that is not static names the pool it came from, and pools are never unmapped.
+        unsafe { &*space::pool(u32::from(self.pool)) }
     }
 
-    /// Drops one reference; the last one returns the memory.
-    ///
-    /// # Safety
-    /// The caller owns one reference and is on the owning thread.
-    pub(crate) unsafe fn release(block: NonNull<Block>) {
-        // SAFETY: the caller's reference keeps the block alive until here.
-        let b = unsafe { block.as_ref() };
-        let left = b.references.get() - 1;
-        b.references.set(left);
-        if left > 0 {
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the reference this value stands for keeps `len` initialised bytes at `ptr` alive.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len as usize) }
+    }
+
+    fn owned(&self) -> *mut Owned {
+        self.handle.cast()
+    }
+
+    fn retain(&self) {
+        match self.kind {
+            Kind::Static => return,
+            Kind::Heap => self.pool().retain(self.handle.cast()),
+            Kind::Frame => self.pool().frames.retain(self.handle.cast()),
+            Kind::Huge => assert!(huge::retain(self.handle), "a buffer refers to a mapping that is gone"),
+            Kind::Owner => {
+                // SAFETY: the reference at hand keeps it alive; buffers of it are all on this thread.
+                let refs = unsafe { &(*self.owned()).refs };
+                refs.set(refs.get() + 1);
+            }
+        }
+        self.pool().count_buffer();
+    }
+
+    /// Gives the reference up.
+    #[inline(always)]
+    fn release(&self) {
+        if self.kind == Kind::Static {
             return;
         }
-        // SAFETY: that was the last reference: nobody else can reach the block, and both parts were allocated with
-        // just these layouts.
-        unsafe {
-            let b = Box::from_raw(block.as_ptr());
-            b.owner.buffers.set(b.owner.buffers.get() - 1);
-            match &b.origin {
-                Origin::Foreign(owner, token) => return owner.release(*token),
-                Origin::Frame(arena) => arena.give(b.data, b.size),
-                Origin::Heap(layout) => std::alloc::dealloc(b.data.as_ptr(), *layout),
+        let pool = self.pool();
+        pool.uncount_buffer();
+        self.release_uncounted(pool);
+        if pool.buffers() == 0 && pool.life.load(Ordering::Relaxed) != Life::Live as u32 {
+            pool.settle();
+        }
+    }
+
+    #[inline(always)]
+    fn release_uncounted(&self, pool: &Pool) {
+        match self.kind {
+            Kind::Heap => pool.release(self.class as usize, self.handle.cast::<AtomicU8>()),
+            Kind::Frame => pool.frames.release(self.class as usize, self.handle.cast()),
+            _ => self.release_other(pool),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_other(&self, pool: &Pool) {
+        match self.kind {
+            Kind::Huge => {
+                if let Some(len) = huge::release(self.handle) {
+                    pool.huge.set(pool.huge.get() - len);
+                }
             }
-            b.owner.bytes.set(b.owner.bytes.get() - b.size);
+            Kind::Owner => {
+                let owned = self.owned();
+                // SAFETY: the last reference drops the owner; no buffer refers to it any more.
+                unsafe {
+                    let refs = (*owned).refs.get() - 1;
+                    (*owned).refs.set(refs);
+                    if refs == 0 {
+                        ((*owned).drop)(owned);
+                    }
+                }
+            }
+            Kind::Static | Kind::Heap | Kind::Frame => {}
         }
     }
-}
 
-/// A shared, immutable view of bytes. Cloning adds a reference; slicing costs no more. It stays on its thread;
-/// [`Buf::into_remote`] sends it to another.
-pub struct Buf {
-    ptr: NonNull<u8>,
-    len: usize,
-    /// None: static memory.
-    block: Option<NonNull<Block>>,
-}
-
-/// The sole owner of a buffer, who may write it.
-pub struct BufMut {
-    ptr: NonNull<u8>,
-    len: usize,
-    block: NonNull<Block>,
-}
-
-/// A buffer on its way to or at another thread. Dropped there, it goes back to the thread it came from.
-pub struct RemoteBuf {
-    ptr: NonNull<u8>,
-    len: usize,
-    block: Option<NonNull<Block>>,
-    queue: RemoteQueue,
-}
-
-// SAFETY: the holder can only read the bytes, and the count is touched only by the owning thread.
-unsafe impl Send for RemoteBuf {}
-
-impl BufMut {
-    pub(crate) fn allocate(owner: &Rc<Shared>, len: usize, align: usize) -> Result<BufMut, Error> {
-        let fail = || Error::OutOfMemory { requested: len, limit: owner.limit };
-        let layout = Layout::from_size_align(len.max(1), align).map_err(|_| fail())?;
-        if owner.bytes.get().saturating_add(layout.size()) > owner.limit {
-            return Err(fail());
+    fn references(&self) -> u64 {
+        match self.kind {
+            Kind::Static => u64::MAX,
+            Kind::Heap => {
+                // SAFETY: the reference at hand keeps the object and its state byte.
+                let state = unsafe { (*self.handle.cast::<AtomicU8>()).load(Ordering::Relaxed) };
+                // A program that has not freed the object may still read it.
+                self.pool().references(self.handle.cast()) + u64::from(state % REF)
+            }
+            Kind::Huge => huge::find(self.handle).map_or(u64::MAX, |h| u64::from(h.refs) + u64::from(h.program)),
+            // SAFETY: the reference at hand keeps the entry.
+            Kind::Frame => u64::from(unsafe { (*self.handle.cast::<crate::frame::meta::Meta>()).refs() }),
+            Kind::Owner => u64::MAX,
         }
-        // SAFETY: the layout's size is not zero.
-        let data = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or_else(fail)?;
-        owner.bytes.set(owner.bytes.get() + layout.size());
-        owner.buffers.set(owner.buffers.get() + 1);
-        let block = Block::leak(data, layout.size(), Origin::Heap(layout), owner);
-        Ok(BufMut { ptr: data, len, block })
     }
 
-    pub(crate) fn allocate_frame(owner: &Rc<Shared>, arena: &Rc<Arena>, len: usize) -> Option<BufMut> {
-        let data = arena.take(len)?;
-        let size = Arena::run_len(len);
-        owner.bytes.set(owner.bytes.get() + size);
-        owner.buffers.set(owner.buffers.get() + 1);
-        let block = Block::leak(data, size, Origin::Frame(arena.clone()), owner);
-        Some(BufMut { ptr: data, len, block })
+    /// Bytes from `ptr` to the end of the memory behind it.
+    fn capacity(&self) -> usize {
+        let at = self.ptr.as_ptr().addr();
+        match self.kind {
+            Kind::Heap => {
+                let start = self.pool().start_of(self.class as usize, self.handle.cast()).addr();
+                start + class::size(self.class as usize) - at
+            }
+            Kind::Huge => huge::find(self.handle).map_or(self.len as usize, |h| h.base.addr() + h.len - at),
+            Kind::Frame if self.class != ORDER_SINGLE => {
+                let size = PAGE << self.class;
+                // Frames of a size lie at multiples of it from the start of their arena.
+                let offset = self.pool().frames.place(self.ptr.as_ptr()).map_or(0, |(_, o)| o as usize);
+                size - offset % size
+            }
+            _ => self.len as usize,
+        }
     }
 
-    /// Bytes there is room for.
-    pub fn capacity(&self) -> usize {
-        // SAFETY: the reference held keeps the block alive.
-        let block = unsafe { self.block.as_ref() };
-        block.size - (self.ptr.as_ptr() as usize - block.data.as_ptr() as usize)
-    }
-
-    /// Shortens to at most `n` bytes.
-    pub fn truncate(&mut self, n: usize) {
-        self.len = self.len.min(n);
-    }
-
-    /// Sets the length; bytes that come into view are initialised memory.
-    ///
-    /// # Panics
-    /// If `n` exceeds the capacity.
-    pub fn set_len(&mut self, n: usize) {
-        assert!(n <= self.capacity(), "{n} bytes do not fit a buffer of {}", self.capacity());
-        self.len = n;
-    }
-
-    /// Gives up the right to write.
-    pub fn freeze(self) -> Buf {
-        let buf = Buf { ptr: self.ptr, len: self.len, block: Some(self.block) };
-        std::mem::forget(self);
-        buf
+    fn skip(&mut self, n: usize) {
+        assert!(n <= self.len as usize, "a buffer of {} bytes has no byte {n}", self.len);
+        // SAFETY: within the bytes, or one past them.
+        self.ptr = unsafe { self.ptr.add(n) };
+        self.len -= n as u32;
     }
 }
 
-impl Deref for BufMut {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        // SAFETY: ptr and len lie within the block, whose bytes are initialised, and the reference keeps it alive.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
-    }
+/// A shared view of bytes that nobody changes. Cloning it, slicing it and splitting it copy nothing; each view is one
+/// more reference, and the memory is free when the last is dropped. Positions outside the view panic, as for slices.
+pub struct Buf(Raw);
+
+/// The sole owner's view of bytes, which it may change. The bytes are always initialised memory; those of a fresh one
+/// are whatever was there before.
+pub struct BufMut(Raw);
+
+/// A buffer on its way to, or with, another thread. It can be read anywhere; dropping it queues the reference for the
+/// thread it came from.
+pub struct RemoteBuf(NonNull<RemoteNode>);
+
+/// What a travelling buffer is kept in.
+pub(crate) struct RemoteNode {
+    raw: Raw,
+    next: *mut RemoteNode,
+    state: *mut AtomicU8,
 }
 
-impl DerefMut for BufMut {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for Deref, and a BufMut is the only reference there is.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for BufMut {
-    fn drop(&mut self) {
-        // SAFETY: it owns one reference and is not Send.
-        unsafe { Block::release(self.block) };
-    }
-}
+const NODE_CLASS: usize = class::of(size_of::<RemoteNode>());
 
 impl Buf {
-    pub(crate) fn foreign(
-        memory: &Rc<Shared>,
-        ptr: NonNull<u8>,
-        len: usize,
-        owner: Rc<dyn ForeignOwner>,
-        token: u64,
-    ) -> Buf {
-        memory.buffers.set(memory.buffers.get() + 1);
-        Buf { ptr, len, block: Some(Block::leak(ptr, len, Origin::Foreign(owner, token), memory)) }
+    /// An empty buffer.
+    pub const fn new() -> Buf {
+        Buf(Raw::EMPTY)
     }
 
-    /// Whether the bytes belong to another process: they are never writable here.
-    fn is_foreign(&self) -> bool {
-        // SAFETY: the reference held keeps the block alive.
-        self.block.is_some_and(|b| matches!(unsafe { b.as_ref() }.origin, Origin::Foreign(..)))
-    }
-
-    /// A view of static bytes; no count at all.
+    /// A view of bytes that live for ever.
+    ///
+    /// # Panics
+    /// If there are 4 GB of them or more.
     pub const fn from_static(bytes: &'static [u8]) -> Buf {
-        // SAFETY: a slice's pointer is never null.
+        assert!(bytes.len() <= u32::MAX as usize, "a buffer holds less than 4 GB");
+        // SAFETY: references are not null; a static buffer is never written through this pointer.
         let ptr = unsafe { NonNull::new_unchecked(bytes.as_ptr().cast_mut()) };
-        Buf { ptr, len: bytes.len(), block: None }
+        Buf(Raw { ptr, len: bytes.len() as u32, ..Raw::EMPTY })
     }
 
-    /// Bytes in view.
+    /// Bytes of the view.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len as usize
     }
 
-    /// Whether nothing is in view.
+    /// The view has no bytes.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.len == 0
     }
 
     /// A view of a part, by reference.
-    ///
-    /// # Panics
-    /// If the range lies outside.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Buf {
         let start = match range.start_bound() {
             Bound::Included(&n) => n,
@@ -224,142 +245,185 @@ impl Buf {
         let end = match range.end_bound() {
             Bound::Included(&n) => n + 1,
             Bound::Excluded(&n) => n,
-            Bound::Unbounded => self.len,
+            Bound::Unbounded => self.len(),
         };
-        assert!(start <= end && end <= self.len, "{start}..{end} of a buffer of {} bytes", self.len);
+        assert!(start <= end && end <= self.len(), "{start}..{end} is not inside {} bytes", self.len());
         let mut part = self.clone();
-        // SAFETY: start <= len, so the pointer stays within or one past the block.
-        part.ptr = unsafe { self.ptr.add(start) };
-        part.len = end - start;
+        part.0.skip(start);
+        part.0.len = (end - start) as u32;
         part
     }
 
-    /// Splits the first `n` bytes off.
-    ///
-    /// # Panics
-    /// If there are fewer.
+    /// Cuts the first `n` bytes off and returns them.
     pub fn split_to(&mut self, n: usize) -> Buf {
-        let head = self.slice(..n);
-        self.trim_front(n);
-        head
+        let front = self.slice(..n);
+        self.0.skip(n);
+        front
     }
 
-    /// Splits off what follows the first `n` bytes.
-    ///
-    /// # Panics
-    /// If there are fewer.
+    /// Cuts everything from byte `n` on off and returns it.
     pub fn split_off(&mut self, n: usize) -> Buf {
-        let tail = self.slice(n..);
-        self.len = n;
-        tail
+        let back = self.slice(n..);
+        self.0.len = n as u32;
+        back
     }
 
-    /// Drops the first `n` bytes from view.
-    ///
-    /// # Panics
-    /// If there are fewer.
+    /// Drops the first `n` bytes.
+    #[inline]
     pub fn trim_front(&mut self, n: usize) {
-        assert!(n <= self.len, "{n} bytes of {}", self.len);
-        // SAFETY: n <= len.
-        self.ptr = unsafe { self.ptr.add(n) };
-        self.len -= n;
+        self.0.skip(n);
     }
 
-    /// Drops the last `n` bytes from view.
-    ///
-    /// # Panics
-    /// If there are fewer.
+    /// Drops the last `n` bytes.
+    #[inline]
     pub fn trim_back(&mut self, n: usize) {
-        assert!(n <= self.len, "{n} bytes of {}", self.len);
-        self.len -= n;
+        assert!(n <= self.len(), "a buffer of {} bytes cannot lose {n}", self.len());
+        self.0.len -= n as u32;
     }
 
-    /// Whether this is the only reference.
+    /// No other view refers to the memory: not another buffer, not the program's own pointer.
     pub fn is_unique(&self) -> bool {
-        // SAFETY: the reference held keeps the block alive.
-        self.block.is_some_and(|b| unsafe { b.as_ref() }.references.get() == 1)
+        self.0.references() == 1
     }
 
-    /// The right to write, for the only reference.
-    ///
-    /// # Errors
-    /// The buffer itself, if somebody else refers to it.
+    /// The sole owner's view, if this is the only reference to memory that may be written.
     pub fn try_into_mut(self) -> Result<BufMut, Buf> {
-        match self.block {
-            Some(block) if self.is_unique() && !self.is_foreign() => {
-                let owned = BufMut { ptr: self.ptr, len: self.len, block };
-                std::mem::forget(self);
-                Ok(owned)
-            }
-            _ => Err(self),
+        if self.is_unique() {
+            let raw = self.0;
+            std::mem::forget(self);
+            Ok(BufMut(raw))
+        } else {
+            Err(self)
         }
     }
 
-    /// The id of the CBUF that holds the bytes, if one does.
+    /// The name of the CBUF, if the bytes lie in a frame.
     pub fn id(&self) -> Option<CbufId> {
-        None
+        (self.0.kind == Kind::Frame).then(|| self.0.pool().frames.id(self.0.handle.cast()))
     }
 
-    /// Where in which frame arena the bytes lie, if in one: arena, offset, length.
+    /// Arena, offset in it, and length of the bytes, if they lie in a frame.
     pub fn frame_location(&self) -> Option<(ArenaId, u64, u32)> {
-        // SAFETY: the reference held keeps the block alive.
-        let Origin::Frame(arena) = &unsafe { self.block?.as_ref() }.origin else { return None };
-        let offset = self.ptr.as_ptr() as u64 - arena.info.base.as_ptr() as u64;
-        Some((arena.info.id, offset, self.len as u32))
+        frame_location(&self.0)
     }
 
-    /// Makes it fit to be sent to another thread.
+    /// Bytes of memory this view keeps from being reused: the whole object, frame or mapping behind it.
+    pub fn footprint(&self) -> usize {
+        match self.0.kind {
+            Kind::Heap => class::size(self.0.class as usize),
+            Kind::Frame if self.0.class != ORDER_SINGLE => PAGE << self.0.class,
+            Kind::Static => 0,
+            _ => self.len(),
+        }
+    }
+
+    /// Readies the reference for another thread. Bytes of an owner that must stay on its thread are copied, counted.
+    ///
+    /// # Panics
+    /// If there is no memory for a node of a few words.
     pub fn into_remote(self) -> RemoteBuf {
-        let queue = match self.block {
-            // SAFETY: the reference held keeps the block alive.
-            Some(block) => unsafe { block.as_ref() }.owner.remote.clone(),
-            None => Arc::default(),
-        };
-        let remote = RemoteBuf { ptr: self.ptr, len: self.len, block: self.block, queue };
+        // SAFETY: an owner buffer's handle is its `Owned`, kept by the reference.
+        if self.0.kind == Kind::Owner && !unsafe { (*self.0.owned()).send } {
+            crate::counters::count_copy(self.len());
+            let copy: Box<[u8]> = Box::from(&*self);
+            return own(copy, true, self.0.pool).into_remote();
+        }
+        let raw = self.0;
         std::mem::forget(self);
-        remote
+        let pool = raw.pool();
+        if raw.kind == Kind::Static {
+            // No pool stands behind it; its node is a box of its own.
+            let node = Box::new(RemoteNode { raw, next: std::ptr::null_mut(), state: std::ptr::null_mut() });
+            return RemoteBuf(NonNull::from(Box::leak(node)));
+        }
+        let Some(taken) = pool.take(NODE_CLASS, REF) else {
+            std::alloc::handle_alloc_error(std::alloc::Layout::new::<RemoteNode>())
+        };
+        pool.abroad.set(pool.abroad.get() + 1);
+        let node: *mut RemoteNode = taken.ptr.cast();
+        // SAFETY: a fresh object of a class that fits a node, aligned to 16 bytes.
+        unsafe {
+            node.write(RemoteNode { raw, next: std::ptr::null_mut(), state: taken.state });
+        }
+        pool.uncount_buffer();
+        if pool.buffers() == 0 && pool.life.load(Ordering::Relaxed) != Life::Live as u32 {
+            pool.settle();
+        }
+        // SAFETY: objects are not at null.
+        RemoteBuf(unsafe { NonNull::new_unchecked(node) })
     }
 }
 
-impl RemoteBuf {
-    pub(crate) fn take_parts(&mut self) -> Option<(NonNull<Block>, RemoteQueue)> {
-        self.block.take().map(|block| (block, self.queue.clone()))
+fn frame_location(raw: &Raw) -> Option<(ArenaId, u64, u32)> {
+    if raw.kind != Kind::Frame {
+        return None;
+    }
+    let (arena, offset) = raw.pool().frames.place(raw.ptr.as_ptr())?;
+    Some((arena, offset, raw.len))
+}
+
+/// A buffer over the bytes of `owner`, counted in pool `pool`.
+pub(crate) fn own<O: AsRef<[u8]> + 'static>(owner: O, send: bool, pool: u16) -> Buf {
+    unsafe fn drop_owned<O>(owned: *mut Owned) {
+        // SAFETY: made by `own` below from a box of exactly this type; the head comes first in it.
+        drop(unsafe { Box::from_raw(owned.cast::<OwnedBy<O>>()) });
+    }
+    let head = Owned { refs: Cell::new(1), send, drop: drop_owned::<O> };
+    let boxed = Box::into_raw(Box::new(OwnedBy { head, owner }));
+    // SAFETY: just boxed. The owner stays where it is, and is only ever shared, until the last buffer is dropped.
+    let bytes = unsafe { (*boxed).owner.as_ref() };
+    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    let ptr = NonNull::from(bytes).cast();
+    let raw = Raw { ptr, handle: boxed.cast(), len, pool, class: 0, kind: Kind::Owner };
+    raw.pool().count_buffer();
+    Buf(raw)
+}
+
+/// Takes in what other threads dropped.
+#[cold]
+#[inline(never)]
+pub(crate) fn drain_nodes(pool: &Pool) {
+    let mut node = pool.remote_nodes.take();
+    while !node.is_null() {
+        // SAFETY: nodes on the list were pushed by their last user; each is an object of this pool.
+        unsafe {
+            let RemoteNode { raw, next, state } = node.read();
+            (*state).store(0, Ordering::Relaxed);
+            pool.give(NODE_CLASS, state);
+            pool.abroad.set(pool.abroad.get() - 1);
+            raw.release_uncounted(pool);
+            node = next;
+        }
+        pool.count_remote(1);
     }
 }
 
-impl Deref for RemoteBuf {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        // SAFETY: as for Buf: the reference it carries keeps the bytes alive.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+impl Default for Buf {
+    fn default() -> Buf {
+        Buf::new()
     }
 }
 
 impl Clone for Buf {
+    #[inline]
     fn clone(&self) -> Buf {
-        if let Some(block) = self.block {
-            // SAFETY: the reference held keeps the block alive.
-            let references = unsafe { &block.as_ref().references };
-            references.set(references.get().checked_add(1).expect("fewer than 2^32 references"));
-        }
-        Buf { ptr: self.ptr, len: self.len, block: self.block }
+        self.0.retain();
+        Buf(self.0)
     }
 }
 
 impl Drop for Buf {
+    #[inline(always)]
     fn drop(&mut self) {
-        if let Some(block) = self.block {
-            // SAFETY: it owns one reference and is not Send.
-            unsafe { Block::release(block) };
-        }
+        self.0.release();
     }
 }
 
 impl Deref for Buf {
     type Target = [u8];
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: ptr and len lie within the block or static bytes, initialised and immutable while shared.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+        self.0.bytes()
     }
 }
 
@@ -369,14 +433,195 @@ impl AsRef<[u8]> for Buf {
     }
 }
 
-impl fmt::Debug for Buf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buf({} bytes)", self.len)
+impl PartialEq for Buf {
+    fn eq(&self, other: &Buf) -> bool {
+        **self == **other
     }
 }
 
-impl fmt::Debug for BufMut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BufMut({} of {} bytes)", self.len, self.capacity())
+impl Eq for Buf {}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.len())
     }
+}
+
+impl BufMut {
+    #[inline(always)]
+    pub(crate) fn from_raw(raw: Raw) -> BufMut {
+        BufMut(raw)
+    }
+
+    /// An empty buffer.
+    pub const fn new() -> BufMut {
+        BufMut(Raw::EMPTY)
+    }
+
+    /// Bytes of the view.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len as usize
+    }
+
+    /// The view has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// How long [`BufMut::set_len`] can make it: the bytes to the end of the memory behind it.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity().min(u32::MAX as usize)
+    }
+
+    /// Shortens the view to `n` bytes; nothing happens if it is shorter already.
+    #[inline]
+    pub fn truncate(&mut self, n: usize) {
+        self.0.len = self.0.len.min(n.min(u32::MAX as usize) as u32);
+    }
+
+    /// Makes the view `n` bytes long. Bytes that come into view are initialised, with old contents.
+    ///
+    /// # Panics
+    /// If that is more than [`BufMut::capacity`].
+    pub fn set_len(&mut self, n: usize) {
+        assert!(n <= self.0.len as usize || n <= self.capacity(), "{n} bytes are more than the buffer's capacity");
+        self.0.len = n as u32;
+    }
+
+    /// Drops the first `n` bytes.
+    pub fn trim_front(&mut self, n: usize) {
+        self.0.skip(n);
+    }
+
+    /// The name of the CBUF, if the bytes lie in a frame.
+    pub fn id(&self) -> Option<CbufId> {
+        (self.0.kind == Kind::Frame).then(|| self.0.pool().frames.id(self.0.handle.cast()))
+    }
+
+    /// Arena, offset in it, and length of the bytes, if they lie in a frame.
+    pub fn frame_location(&self) -> Option<(ArenaId, u64, u32)> {
+        frame_location(&self.0)
+    }
+
+    /// Ends the writing.
+    #[inline(always)]
+    pub fn freeze(self) -> Buf {
+        let raw = self.0;
+        std::mem::forget(self);
+        Buf(raw)
+    }
+}
+
+impl Default for BufMut {
+    fn default() -> BufMut {
+        BufMut::new()
+    }
+}
+
+impl Drop for BufMut {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+impl Deref for BufMut {
+    type Target = [u8];
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl DerefMut for BufMut {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`, and a `BufMut` is the only reference to its memory (an empty one has no bytes).
+        unsafe { std::slice::from_raw_parts_mut(self.0.ptr.as_ptr(), self.0.len as usize) }
+    }
+}
+
+impl From<BufMut> for Buf {
+    fn from(buf: BufMut) -> Buf {
+        buf.freeze()
+    }
+}
+
+impl std::fmt::Debug for BufMut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BufMut({} bytes)", self.len())
+    }
+}
+
+// SAFETY: a remote buffer only reads bytes that nobody changes, and its drop pushes on a lock-free queue; the
+// reference itself is given up by the owner's thread. Owners that must not be dropped elsewhere never get here.
+unsafe impl Send for RemoteBuf {}
+// SAFETY: as above.
+unsafe impl Sync for RemoteBuf {}
+
+impl RemoteBuf {
+    fn node(&self) -> &RemoteNode {
+        // SAFETY: the node is this value's until its drop.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Makes the bytes a buffer of the calling thread, by reference.
+    pub fn adopt(self, memory: &Memory) -> Buf {
+        memory.buf_from_owner(self)
+    }
+}
+
+impl Deref for RemoteBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.node().raw.bytes()
+    }
+}
+
+impl AsRef<[u8]> for RemoteBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for RemoteBuf {
+    fn drop(&mut self) {
+        let node = self.0.as_ptr();
+        let raw = self.node().raw;
+        if raw.kind == Kind::Static {
+            // SAFETY: the node of a static buffer is a box, made by `into_remote`.
+            drop(unsafe { Box::from_raw(node) });
+            return;
+        }
+        let pool = space::pool(u32::from(raw.pool));
+        // SAFETY: pools are never unmapped; the list and `life` are for every thread. The node is this value's until
+        // it is pushed, and is not touched after.
+        unsafe {
+            (*pool).remote_nodes.push(node, |head| (*node).next = head);
+            // The push and this load are ordered with the store and the drain in `settle`.
+            std::sync::atomic::fence(Ordering::SeqCst);
+            if (*pool).life.load(Ordering::SeqCst) == Life::Orphan as u32 {
+                (*pool).reap();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for RemoteBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RemoteBuf({} bytes)", self.len())
+    }
+}
+
+impl From<&'static str> for Buf {
+    fn from(text: &'static str) -> Buf {
+        Buf::from_static(text.as_bytes())
+    }
+}
+
+/// The error of a request for more bytes than a buffer can name.
+pub(crate) fn check_len(len: usize) -> Result<(), Error> {
+    if u32::try_from(len).is_err() { Err(Error::TooLarge { requested: len }) } else { Ok(()) }
 }

@@ -1,37 +1,44 @@
-//! Scatter-gather arrays.
+//! Scatter-gather arrays: a message as a row of buffers. All of it works by reference; only what says "copy" copies.
 
-use crate::{Buf, Error, Memory, counters};
+use crate::buf::Buf;
+use crate::counters::count_copy;
+use crate::error::Result;
+use crate::memory::Memory;
 use smallvec::SmallVec;
 
-/// A message as a sequence of views. Clone, split, trim, prepend and append move no bytes.
-#[derive(Clone, Debug, Default)]
+/// Segments kept without an allocation: a header and its payload.
+const INLINE: usize = 2;
+
+/// A row of buffers that together are one message. Empty buffers leave no segment. Positions past the end panic, as
+/// for slices.
+#[derive(Clone, Default)]
 pub struct Sga {
-    segments: SmallVec<[Buf; 2]>,
+    segments: SmallVec<[Buf; INLINE]>,
     len: usize,
 }
 
 impl Sga {
-    /// The empty message.
+    /// An empty one.
     pub fn new() -> Sga {
         Sga::default()
     }
 
-    /// Bytes in all segments.
+    /// Bytes of all segments.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// It has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The segments in order; none is empty.
+    /// The buffers, in order; none is empty.
     pub fn segments(&self) -> &[Buf] {
         &self.segments
     }
 
-    /// Adds a segment at the end.
+    /// Appends a buffer.
     pub fn push_back(&mut self, buf: Buf) {
         if !buf.is_empty() {
             self.len += buf.len();
@@ -39,7 +46,7 @@ impl Sga {
         }
     }
 
-    /// Adds a segment in front.
+    /// Puts a buffer in front.
     pub fn push_front(&mut self, buf: Buf) {
         if !buf.is_empty() {
             self.len += buf.len();
@@ -47,86 +54,96 @@ impl Sga {
         }
     }
 
-    /// Moves all of `other` to the end of this.
+    /// Moves all of `other` behind this.
     pub fn append(&mut self, other: &mut Sga) {
         self.len += std::mem::take(&mut other.len);
         self.segments.append(&mut other.segments);
     }
 
-    /// Splits the first `n` bytes off.
-    ///
-    /// # Panics
-    /// If there are fewer.
-    pub fn split_to(&mut self, n: usize) -> Sga {
-        let tail = self.split_off(n);
-        std::mem::replace(self, tail)
+    /// Number of the segment that holds byte `n`, and the byte's position in it; one past the last for the end.
+    fn locate(&self, n: usize) -> (usize, usize) {
+        assert!(n <= self.len, "a scatter-gather array of {} bytes has no byte {n}", self.len);
+        let mut rest = n;
+        for (i, segment) in self.segments.iter().enumerate() {
+            if rest < segment.len() {
+                return (i, rest);
+            }
+            rest -= segment.len();
+        }
+        (self.segments.len(), 0)
     }
 
-    /// Splits off what follows the first `n` bytes.
-    ///
-    /// # Panics
-    /// If there are fewer.
+    /// Cuts the first `n` bytes off and returns them.
+    pub fn split_to(&mut self, n: usize) -> Sga {
+        let back = self.split_off(n);
+        std::mem::replace(self, back)
+    }
+
+    /// Cuts everything from byte `n` on off and returns it.
     pub fn split_off(&mut self, n: usize) -> Sga {
-        assert!(n <= self.len, "{n} bytes of {}", self.len);
-        let mut at = 0;
-        let mut left = n;
-        while at < self.segments.len() && self.segments[at].len() <= left {
-            left -= self.segments[at].len();
-            at += 1;
+        let (i, at) = self.locate(n);
+        let mut back = Sga { segments: SmallVec::new(), len: self.len - n };
+        let mut whole = i;
+        if at > 0 {
+            back.segments.push(self.segments[i].split_off(at));
+            whole += 1;
         }
-        let mut tail = Sga::new();
-        if left > 0 {
-            tail.push_back(self.segments[at].split_off(left));
-            at += 1;
-        }
-        self.segments.drain(at..).for_each(|b| tail.push_back(b));
+        back.segments.extend(self.segments.drain(whole..));
         self.len = n;
-        tail
+        back
     }
 
     /// Drops the first `n` bytes.
-    ///
-    /// # Panics
-    /// If there are fewer.
     pub fn trim_front(&mut self, n: usize) {
-        drop(self.split_to(n));
+        let (i, at) = self.locate(n);
+        self.segments.drain(..i);
+        if at > 0 {
+            self.segments[0].trim_front(at);
+        }
+        self.len -= n;
     }
 
     /// Drops the last `n` bytes.
-    ///
-    /// # Panics
-    /// If there are fewer.
     pub fn trim_back(&mut self, n: usize) {
-        assert!(n <= self.len, "{n} bytes of {}", self.len);
-        drop(self.split_off(self.len - n));
-    }
-
-    /// Copies the message into the front of `to`; returns the bytes copied (counted).
-    pub fn copy_to_slice(&self, to: &mut [u8]) -> usize {
-        let mut at = 0;
-        for segment in &self.segments {
-            let n = segment.len().min(to.len() - at);
-            to[at..at + n].copy_from_slice(&segment[..n]);
-            at += n;
-        }
-        counters::count_copy(at);
-        at
-    }
-
-    /// The message in one piece: the segment itself if there is one, else a copy (counted).
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] if the copy finds no room.
-    pub fn to_contiguous(&self, memory: &Memory) -> Result<Buf, Error> {
-        match self.segments.as_slice() {
-            [] => Ok(Buf::from_static(b"")),
-            [one] => Ok(one.clone()),
-            _ => {
-                let mut buf = memory.alloc(self.len)?;
-                self.copy_to_slice(&mut buf);
-                Ok(buf.freeze())
+        assert!(n <= self.len, "a scatter-gather array of {} bytes cannot lose {n}", self.len);
+        self.len -= n;
+        let mut rest = n;
+        while rest > 0 {
+            let last = self.segments.last_mut().expect("the lengths sum to `len`");
+            if last.len() > rest {
+                last.trim_back(rest);
+                return;
             }
+            rest -= last.len();
+            self.segments.pop();
         }
+    }
+
+    /// Copies the first bytes into `to`, as many as fit, counted; how many.
+    pub fn copy_to_slice(&self, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        for segment in &self.segments {
+            let n = segment.len().min(to.len() - done);
+            to[done..done + n].copy_from_slice(&segment[..n]);
+            done += n;
+        }
+        count_copy(done);
+        done
+    }
+
+    /// The bytes in one buffer: the only segment by reference, several copied together, counted.
+    pub fn to_contiguous(&self, memory: &Memory) -> Result<Buf> {
+        if let [only] = &self.segments[..] {
+            return Ok(only.clone());
+        }
+        let mut all = memory.alloc(self.len)?;
+        self.copy_to_slice(&mut all);
+        Ok(all.freeze())
+    }
+
+    /// The bytes in order.
+    pub fn bytes(&self) -> impl Iterator<Item = u8> + '_ {
+        self.segments.iter().flat_map(|s| s.iter().copied())
     }
 }
 
@@ -146,35 +163,8 @@ impl FromIterator<Buf> for Sga {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::MemoryConfig;
-
-    #[test]
-    fn message_cut_anywhere_keeps_its_bytes_and_copies_none() {
-        let memory = Memory::new(MemoryConfig::default()).expect("memory");
-        let bytes: Vec<u8> = (0..100).collect();
-        let mut whole = Sga::from(memory.copy_from(&bytes[..33]).expect("room"));
-        whole.push_back(memory.copy_from(&bytes[33..]).expect("room"));
-        for cut in 0..=100 {
-            let mut head = whole.clone();
-            let tail = head.split_off(cut);
-            let joined: Vec<u8> =
-                head.segments().iter().chain(tail.segments()).flat_map(|b| b.iter().copied()).collect();
-            assert_eq!((head.len(), tail.len()), (cut, 100 - cut));
-            assert_eq!(joined, bytes);
-        }
-        drop(whole);
-        assert_eq!(memory.stats().buffers_in_use, 0);
-    }
-
-    #[test]
-    fn buffer_freed_on_another_thread_comes_back_to_its_own() {
-        let memory = Memory::new(MemoryConfig::default()).expect("memory");
-        let remote = memory.copy_from(b"abc").expect("room").into_remote();
-        std::thread::spawn(move || assert_eq!(&remote[..], b"abc")).join().expect("the thread ends");
-        memory.drain_remote();
-        assert_eq!(memory.stats().buffers_in_use, 0);
+impl std::fmt::Debug for Sga {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sga({} bytes in {} segments)", self.len, self.segments.len())
     }
 }

@@ -1,0 +1,106 @@
+//! Size classes: 16-byte steps up to 128 bytes, then four to a doubling up to 4 MB. Objects of a class lie end to end
+//! in the class's region, so an object's number is its offset divided by its size, and a superblock is a run of
+//! `2^k` consecutive objects that fills whole pages without waste.
+
+/// The largest object that lives in a region; larger ones are mapped by themselves.
+pub(crate) const LARGEST: usize = 4 << 20;
+/// How many classes there are.
+pub(crate) const COUNT: usize = 68;
+/// Classes below this one are 16 bytes apart.
+const FINE: usize = 8;
+
+/// Size of the objects of class `class`, in bytes.
+pub(crate) const fn size(class: usize) -> usize {
+    if class < FINE {
+        (class + 1) * 16
+    } else {
+        let exponent = (class - FINE) / 4 + 7;
+        let quarters = (class - FINE) % 4 + 1;
+        (1 << exponent) + (quarters << (exponent - 2))
+    }
+}
+
+/// The smallest class whose objects hold `len` bytes; `1 <= len <= LARGEST`.
+#[inline(always)]
+pub(crate) const fn of(len: usize) -> usize {
+    let last = len - 1;
+    if last < 128 {
+        return last >> 4;
+    }
+    let exponent = last.ilog2() as usize;
+    FINE + (exponent - 7) * 4 + ((last >> (exponent - 2)) & 3)
+}
+
+/// Base-two logarithm of the number of objects in a superblock: the fewest objects that fill whole pages and reach
+/// a size worth asking the system for (64 KB for small objects, up to 1 MB for large ones).
+pub(crate) const fn objects_log2(class: usize) -> u32 {
+    let size = size(class);
+    let target = if size <= 1 << 10 {
+        64 << 10
+    } else if size <= 8 << 10 {
+        256 << 10
+    } else {
+        1 << 20
+    };
+    let mut log2 = 0;
+    while size << log2 < target || !(size << log2).is_multiple_of(4096) {
+        log2 += 1;
+    }
+    log2
+}
+
+/// Shift from an object's number to its state byte: superblocks of fewer than 64 objects spread their states so that
+/// two superblocks, which may belong to two cores, never share a cache line.
+pub(crate) const fn state_shift(class: usize) -> u32 {
+    6u32.saturating_sub(objects_log2(class))
+}
+
+/// Words of the free bitmap of one superblock; a word is never shared by two.
+pub(crate) const fn words(class: usize) -> usize {
+    let objects = 1usize << objects_log2(class);
+    objects.div_ceil(64)
+}
+
+/// What a magazine of the class holds at most: about 1 MB, so that batches stay inside it.
+pub(crate) const fn magazine(class: usize) -> u32 {
+    let fit = (1 << 20) / size(class);
+    if fit > MAGAZINE_MAX as usize {
+        MAGAZINE_MAX
+    } else if fit < 16 {
+        if size(class) > 1 << 20 { 4 } else { 16 }
+    } else {
+        fit as u32
+    }
+}
+
+/// Slots reserved for a magazine.
+pub(crate) const MAGAZINE_MAX: u32 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn class_of_every_length_is_the_smallest_that_fits() {
+        assert_eq!(size(COUNT - 1), LARGEST);
+        let mut lens: Vec<usize> = (1..5000).collect();
+        for class in 0..COUNT {
+            lens.extend([size(class) - 1, size(class), size(class) + 1]);
+        }
+        for len in lens.into_iter().filter(|&l| (1..=LARGEST).contains(&l)) {
+            let class = of(len);
+            assert!(size(class) >= len, "{len} does not fit class {class}");
+            assert!(class == 0 || size(class - 1) < len, "{len} fits the class below {class}");
+        }
+    }
+
+    #[test]
+    fn superblock_of_every_class_fills_whole_pages_and_lines() {
+        for class in 0..COUNT {
+            let objects = 1usize << objects_log2(class);
+            assert_eq!(size(class) * objects % 4096, 0);
+            assert_eq!((objects << state_shift(class)) % 64, 0, "states of class {class} share a line");
+            assert!(magazine(class) <= MAGAZINE_MAX && magazine(class) >= 2);
+        }
+    }
+}
