@@ -1,6 +1,7 @@
 //! `towpath serve`: the servers, each with flags, environment and a TOML file of the same names.
 
 mod echo;
+mod relay;
 
 use clap::Subcommand;
 use std::process::ExitCode;
@@ -16,11 +17,14 @@ pub struct Args {
 enum Server {
     /// Send every message back to who sent it
     Echo(echo::Args),
+    /// Forward datagrams between the two parties of a session
+    Relay(relay::Args),
 }
 
 /// Runs the server until SIGTERM or SIGINT.
 pub fn run(args: Args) -> Result<ExitCode, String> {
     match args.server {
         Server::Echo(args) => echo::run(args),
+        Server::Relay(args) => relay::run(args),
     }
 }
