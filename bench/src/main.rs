@@ -6,6 +6,8 @@ mod report;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod timing;
 
+mod relay;
+
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -30,6 +32,8 @@ struct Cli {
 enum Bench {
     /// What reading the clock costs: the floor under every other figure
     Clock,
+    /// Through a UDP relay: the queue API beside plain sockets and io_uring
+    Relay,
 }
 
 fn main() -> ExitCode {
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
     };
     let outcome = match bench {
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
+        Bench::Relay => relay::bench(cli.smoke),
     };
     match outcome {
         Ok(report) => {

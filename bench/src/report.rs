@@ -177,7 +177,8 @@ fn machine() -> String {
         .find_map(|line| line.strip_prefix("model name"))
         .map(|rest| rest.trim_start_matches([' ', '\t', ':']).to_string())
         .unwrap_or_else(|| "unknown processor".to_string());
-    let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
+    // Of the machine, not of this thread: the benchmark may have pinned it.
+    let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("{model}, {cores} cores, Linux {}", kernel.trim())
 }

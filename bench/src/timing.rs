@@ -5,6 +5,7 @@ use crate::report::{Better, Report, Row};
 use std::time::Instant;
 
 /// Samples of one contender, in the unit its closure returns.
+#[derive(Clone)]
 pub struct Samples {
     pub name: String,
     pub values: Vec<f64>,
