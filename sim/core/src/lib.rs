@@ -4,5 +4,6 @@
 
 pub mod functional;
 mod ram;
+pub mod timing;
 
 pub use ram::{Devices, NoDevices, Ram};

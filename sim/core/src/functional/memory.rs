@@ -124,9 +124,7 @@ impl<D: Devices> View<'_, D> {
         if self.ram.store(found.pa, size, value).is_some() {
             return Ok(());
         }
-        self.devices
-            .store(hart.csrs.hart_id, found.pa, size, value)
-            .ok_or_else(|| Access::Store.access_fault(va))
+        self.devices.store(hart.csrs.hart_id, found.pa, size, value).ok_or_else(|| Access::Store.access_fault(va))
     }
 }
 

@@ -10,9 +10,7 @@ use crate::ram::{Devices, Ram};
 use blocks::{Block, Blocks};
 use memory::View;
 use tlb::Tlb;
-use towpath_isa::{
-    Access, Class, Hart, MSTATUS_FS, Op, Trap, Uop, box32, branch_taken, decode, integer, step,
-};
+use towpath_isa::{Access, Class, Hart, MSTATUS_FS, Op, Trap, Uop, box32, branch_taken, decode, integer, step};
 
 /// Why [`Core::run`] came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,12 +165,7 @@ fn straddling<D: Devices>(hart: &mut Hart, view: &mut View<'_, D>) -> Result<(),
 }
 
 /// Runs uops one after the other; returns how many completed, and why it ended early. `hart.pc` is right afterwards.
-fn run_block<D: Devices>(
-    hart: &mut Hart,
-    view: &mut View<'_, D>,
-    uops: &[Uop],
-    clock: &Clock,
-) -> (u64, Option<Exit>) {
+fn run_block<D: Devices>(hart: &mut Hart, view: &mut View<'_, D>, uops: &[Uop], clock: &Clock) -> (u64, Option<Exit>) {
     let mut pc = hart.pc;
     for (i, uop) in uops.iter().enumerate() {
         macro_rules! trap_or {
