@@ -1,6 +1,7 @@
 //! `towpath-bench`: one module an experiment, each measuring Towpath and its baselines interleaved in one run and
 //! reporting through [`report`]. Baselines live only in this binary.
 
+mod device;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod report;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
@@ -34,6 +35,8 @@ enum Bench {
     Clock,
     /// Through a UDP relay: the queue API beside plain sockets and io_uring
     Relay,
+    /// Round trips of raw frames through bare devices, beside a bare cache line and spinning kernel sockets
+    Device,
 }
 
 fn main() -> ExitCode {
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let outcome = match bench {
+        Bench::Device => device::bench_device(cli.smoke),
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
         Bench::Relay => relay::bench(cli.smoke),
     };

@@ -184,6 +184,24 @@ impl TryLink {
         Namespace::enter(&self.name)
     }
 
+    /// Gives the near end's kernel the addresses meant for a stack of ours: for baselines of kernel to kernel.
+    ///
+    /// # Errors
+    /// [`Error::System`] with the failed command.
+    pub fn give_near_kernel_addresses(&self) -> Result<(), Error> {
+        let place: Vec<&str> = self.near_namespace.iter().flat_map(|n| ["-n", n.as_str()]).collect();
+        let v4 = format!("{NEAR_V4}/{PREFIX_V4}");
+        ip(&[&place[..], &["addr", "add", &v4, "dev", &self.near_interface]].concat())?;
+        {
+            let _there = self.enter_near()?;
+            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.near_interface), "0");
+        }
+        let v6 = format!("{NEAR_V6}/{PREFIX_V6}");
+        // A kernel without IPv6 still makes a link for IPv4.
+        let _ = ip(&[&place[..], &["-6", "addr", "add", &v6, "dev", &self.near_interface, "nodad"]].concat());
+        Ok(())
+    }
+
     fn to_text(&self) -> String {
         let mut text = String::new();
         let near = self.near_namespace.as_deref().unwrap_or("");
