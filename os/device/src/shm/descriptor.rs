@@ -32,7 +32,7 @@ pub(crate) struct Descriptor {
     pub(crate) checksum: RxChecksum,
     pub(crate) gso_size: u16,
     pub(crate) inline_len: usize,
-    pub(crate) inline: [u64; WORDS - HEAD],
+    pub(crate) inline: [u8; INLINE_MAX],
     pub(crate) pieces: [Piece; PIECES_MAX],
     pub(crate) piece_count: usize,
 }
@@ -45,7 +45,7 @@ impl Descriptor {
             checksum: RxChecksum::Unknown,
             gso_size: 0,
             inline_len: 0,
-            inline: [0; WORDS - HEAD],
+            inline: [0; INLINE_MAX],
             pieces: [Piece::default(); PIECES_MAX],
             piece_count: 0,
         }
@@ -62,12 +62,11 @@ impl Descriptor {
     }
 
     /// Appends inline bytes; the caller has checked that they fit.
+    #[inline]
     pub(crate) fn push_inline(&mut self, bytes: &[u8]) {
-        for (i, &byte) in bytes.iter().enumerate() {
-            let at = self.inline_len + i;
-            self.inline[at / 8] |= u64::from(byte) << (at % 8 * 8);
-        }
-        self.inline_len += bytes.len();
+        let end = self.inline_len + bytes.len();
+        self.inline[self.inline_len..end].copy_from_slice(bytes);
+        self.inline_len = end;
     }
 
     /// Appends a piece; the caller has checked that it fits.
@@ -76,11 +75,10 @@ impl Descriptor {
         self.piece_count += 1;
     }
 
-    /// The inline bytes, written to the front of `out`.
-    pub(crate) fn copy_inline(&self, out: &mut [u8]) {
-        for (chunk, word) in out[..self.inline_len].chunks_mut(8).zip(self.inline) {
-            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
-        }
+    /// The inline bytes.
+    #[inline]
+    pub(crate) fn inline(&self) -> &[u8] {
+        &self.inline[..self.inline_len]
     }
 
     /// Length of the frame.
@@ -99,7 +97,9 @@ impl Descriptor {
         out[0] = u64::from(lap) << 32 | u64::from(self.token) << 16 | counts;
         out[1] = u64::from(start) | u64::from(offset) << 16 | u64::from(self.gso_size) << 32;
         let inline_words = self.inline_len.div_ceil(8);
-        out[HEAD..HEAD + inline_words].copy_from_slice(&self.inline[..inline_words]);
+        for (word, bytes) in out[HEAD..HEAD + inline_words].iter_mut().zip(self.inline.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
         let mut at = HEAD + inline_words;
         for piece in &self.pieces[..self.piece_count] {
             out[at] = u64::from(piece.arena) << 32 | u64::from(piece.len);
@@ -127,7 +127,9 @@ impl Descriptor {
         out.inline_len = (first >> 8 & 0xff) as usize;
         out.gso_size = (words[1] >> 32) as u16;
         let inline_words = out.inline_len.div_ceil(8);
-        out.inline[..inline_words].copy_from_slice(&words[HEAD..HEAD + inline_words]);
+        for (word, bytes) in words[HEAD..HEAD + inline_words].iter().zip(out.inline.as_chunks_mut().0) {
+            *bytes = word.to_le_bytes();
+        }
         for pair in words[HEAD + inline_words..used].chunks_exact(2) {
             let piece = Piece { arena: (pair[0] >> 32) as u32, len: pair[0] as u32, offset: pair[1] };
             if piece.len == 0 || piece.len as usize > FRAME_MAX {
@@ -176,9 +178,7 @@ mod tests {
             assert_eq!(words[0] >> 32, 7);
             let back = Descriptor::decode(&words).unwrap();
             assert_eq!(back, descriptor);
-            let mut out = [0; INLINE_MAX];
-            back.copy_inline(&mut out);
-            assert_eq!(&out[..inline], &bytes[..]);
+            assert_eq!(back.inline(), &bytes[..]);
         }
     }
 

@@ -102,18 +102,6 @@ impl Arenas {
     }
 }
 
-/// Hints that the line at `address` will be read.
-#[inline]
-fn prefetch(address: NonNull<u8>) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint and cannot fault.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.as_ptr().cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
 impl ShmDevice {
     /// Turns a slot's words into a frame; `Ok(None)` drops it for want of memory.
     ///
@@ -136,7 +124,7 @@ impl ShmDevice {
         }
         for piece in pieces {
             let (_, bytes) = self.arenas.find(piece).ok_or("a piece lies outside the arenas it shared")?;
-            prefetch(bytes);
+            sys::prefetch(bytes.as_ptr());
         }
         let frame = if self.returns.held.get() >= self.returns.credit {
             self.copy_out(&descriptor)
@@ -152,7 +140,7 @@ impl ShmDevice {
 
     fn deliver_inline(&mut self, descriptor: &Descriptor) -> Option<Buf> {
         let mut buf = self.memory.alloc(descriptor.inline_len).ok()?;
-        descriptor.copy_inline(&mut buf);
+        buf[..descriptor.inline_len].copy_from_slice(descriptor.inline());
         self.stats.copied_bytes += descriptor.inline_len as u64;
         Some(buf.freeze())
     }
@@ -182,7 +170,7 @@ impl ShmDevice {
     fn copy_out(&mut self, descriptor: &Descriptor) -> Option<Sga> {
         let len = descriptor.frame_len();
         let mut buf = self.memory.alloc_frame(len).ok()?;
-        descriptor.copy_inline(&mut buf);
+        buf[..descriptor.inline_len].copy_from_slice(descriptor.inline());
         let mut at = descriptor.inline_len;
         for piece in &descriptor.pieces[..descriptor.piece_count] {
             let (_, bytes) = self.arenas.find(piece)?;

@@ -202,6 +202,8 @@ impl Peer {
         let slot = self.region.slot(self.received);
         let first = slot[0].load(Ordering::Acquire); // SYNC slot-filled <- Own::push
         if (first >> 32) as u32 != self.region.slot_lap(self.received) {
+            // While waiting for the first line, ask for the second: both then come in one round trip.
+            crate::sys::prefetch(std::ptr::from_ref(&slot[WORDS / 2]).cast());
             return None;
         }
         let mut words = [0; WORDS];
