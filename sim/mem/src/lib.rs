@@ -28,6 +28,7 @@ mod queue;
 pub mod replace;
 mod stats;
 mod system;
+pub mod validate;
 pub mod verify;
 mod xbar;
 

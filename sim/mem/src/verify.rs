@@ -7,6 +7,7 @@ use crate::config::{CacheConfig, Config, DramConfig};
 use crate::dram::check::check;
 use crate::dram::{Channel, Map};
 use crate::mutation::Mutation;
+use crate::packet::{Kind, State};
 use crate::system::{Access, AmoOp, Completion, Coverage, Op, Request, System};
 
 /// What a run of the tester found.
@@ -236,6 +237,51 @@ impl System {
         oracle.read(addr, &mut want);
         bytes.iter().zip(&want).position(|(a, b)| a != b).map(|k| addr + k as u64)
     }
+}
+
+/// Every transition that can happen, as (message, state of the line where it is met): names for a report.
+const REACHABLE: &[(Kind, State, &str)] = &[
+    (Kind::GetS, State::S, "GetS at the home, held shared"),
+    (Kind::GetS, State::E, "GetS at the home, held by nobody"),
+    (Kind::GetS, State::M, "GetS at the home, owned by a peer"),
+    (Kind::GetM, State::S, "GetM at the home, held shared"),
+    (Kind::GetM, State::E, "GetM at the home, held by nobody"),
+    (Kind::GetM, State::M, "GetM at the home, owned by a peer"),
+    (Kind::Clean, State::I, "clean of a line that is nowhere"),
+    (Kind::Clean, State::S, "clean of a shared line"),
+    (Kind::Clean, State::E, "clean of a line only the home holds"),
+    (Kind::Clean, State::M, "clean of an owned line"),
+    (Kind::Flush, State::I, "flush of a line that is nowhere"),
+    (Kind::Flush, State::S, "flush of a shared line"),
+    (Kind::Flush, State::E, "flush of a line only the home holds"),
+    (Kind::Flush, State::M, "flush of an owned line"),
+    (Kind::Grant, State::S, "grant of S"),
+    (Kind::Grant, State::E, "grant of E"),
+    (Kind::Grant, State::M, "grant of M"),
+    (Kind::Put, State::S, "eviction of S"),
+    (Kind::Put, State::E, "eviction of E"),
+    (Kind::Put, State::M, "eviction of M"),
+    (Kind::PutAck, State::I, "write-back from a cache that lost the line meanwhile"),
+    (Kind::PutAck, State::M, "write-back from the owner"),
+    (Kind::SnoopShare, State::I, "share snoop after the line left"),
+    (Kind::SnoopShare, State::E, "share snoop of E"),
+    (Kind::SnoopShare, State::M, "share snoop of M"),
+    (Kind::SnoopInvalidate, State::I, "invalidation after the line left"),
+    (Kind::SnoopInvalidate, State::S, "invalidation of S"),
+    (Kind::SnoopInvalidate, State::E, "invalidation of E"),
+    (Kind::SnoopInvalidate, State::M, "invalidation of M"),
+    (Kind::MemRead, State::S, "recall of a shared victim"),
+    (Kind::MemRead, State::M, "recall of an owned victim, or a read forwarded from a write queue"),
+    (Kind::MemWrite, State::S, "clean victim at the home"),
+    (Kind::MemWrite, State::M, "dirty victim at the home"),
+    (Kind::MemWrite, State::E, "write merged in a write queue"),
+    (Kind::MemData, State::I, "fill of a home prefetch"),
+    (Kind::MemData, State::S, "fill of a request"),
+];
+
+/// How often each reachable transition was met.
+pub fn coverage_report(coverage: &Coverage) -> Vec<(&'static str, u64)> {
+    REACHABLE.iter().map(|&(kind, state, name)| (name, coverage[kind as usize][state as usize])).collect()
 }
 
 /// Drives one channel to its limits: random, streaming and conflicting accesses over all ranks and banks, with a

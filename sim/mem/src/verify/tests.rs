@@ -11,10 +11,16 @@ fn random_accesses_of_two_cores_return_what_was_written() {
 
 #[test]
 fn random_accesses_of_eight_cores_return_what_was_written() {
+    let mut met = std::collections::BTreeMap::new();
     for seed in 100..103 {
         let outcome = random_test(&small(8), seed, 40_000, Mutation::None);
         assert!(outcome.errors.is_empty(), "seed {seed}: {:#?}", outcome.errors);
+        for (name, count) in coverage_report(&outcome.coverage) {
+            *met.entry(name).or_insert(0) += count;
+        }
     }
+    let unmet: Vec<_> = met.iter().filter(|(_, n)| **n == 0).collect();
+    assert!(unmet.is_empty(), "transitions never met: {unmet:?}");
 }
 
 #[test]
