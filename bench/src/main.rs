@@ -2,6 +2,7 @@
 //! reporting through [`report`]. Baselines live only in this binary.
 
 mod device;
+mod echo;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod report;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
@@ -37,6 +38,8 @@ enum Bench {
     Relay,
     /// Round trips of raw frames through bare devices, beside a bare cache line and spinning kernel sockets
     Device,
+    /// Round trips of messages over TCP and UDP, beside loops on plain sockets
+    Echo(echo::Args),
 }
 
 fn main() -> ExitCode {
@@ -55,13 +58,14 @@ fn main() -> ExitCode {
         Bench::Device => device::bench_device(cli.smoke),
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
         Bench::Relay => relay::bench(cli.smoke),
+        Bench::Echo(args) => echo::bench(&args, cli.smoke),
     };
     match outcome {
         Ok(report) => {
             report.print(cli.json);
             ExitCode::SUCCESS
         }
-        Err::<_, String>(message) => {
+        Err(message) => {
             eprintln!("towpath bench: {message}");
             ExitCode::FAILURE
         }

@@ -31,7 +31,16 @@ fn measure(options: Options, kind: Kind, size: usize, connections: usize, messag
     });
     let address = told.recv().expect("the server tells where it is");
     let rt = runtime();
-    let load = Load { address, kind, connections, size, time: Duration::from_secs(60), messages };
+    let load = Load {
+        address,
+        kind,
+        connections,
+        size,
+        warm_up: Duration::ZERO,
+        time: Duration::from_secs(60),
+        messages,
+        verify: true,
+    };
     let measured = rt.block_on(run(&rt, &load)).expect("the load runs");
     rt.shutdown();
     stop.send(()).expect("the server waits");

@@ -28,6 +28,9 @@ use towpath_coro::{Class, Clock, Nanos, Scheduler, Sleep, TaskId};
 /// Coroutines polled before the devices are looked at again.
 const BATCH: usize = 128;
 
+/// While coroutines are ready the devices are looked at this often: a system call among a few microseconds of work.
+const LOOK_EVERY: Duration = Duration::from_micros(5);
+
 /// A runtime; a handle, cheap to clone, that stays on its thread.
 ///
 /// Coroutines usually hold a clone of it, and it holds them: call [`Runtime::shutdown`] to end them and close every
@@ -213,8 +216,7 @@ impl Runtime {
 
     /// Completes after `time`.
     pub fn sleep(&self, time: Duration) -> Sleep {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.scheduler.sleep_until(Nanos(self.now().0.saturating_add(nanos)))
+        self.0.scheduler.sleep_until(self.now().after(time))
     }
 
     /// Awaits `future` at most for `time`, then drops it: a pop that was under way loses nothing.
@@ -304,7 +306,8 @@ impl Runtime {
         let _end = Driving(&inner.driving);
         let waiting = waiting.unwrap_or(inner.waiting.get());
         let mut patience = Patience::new(waiting);
-        let until = timeout.map(|time| Nanos(self.now().0.saturating_add(time.as_nanos() as u64)));
+        let until = timeout.map(|time| self.now().after(time));
+        let mut looked = Nanos(0);
         loop {
             if let Some(value) = ready() {
                 return Ok(value);
@@ -323,6 +326,10 @@ impl Runtime {
             }
             let more = inner.scheduler.has_ready() || inner.main.ready.load(Ordering::Relaxed);
             let seen = if more {
+                if now.since(looked) < LOOK_EVERY {
+                    continue;
+                }
+                looked = now;
                 self.look(false)
             } else {
                 match waiting {
