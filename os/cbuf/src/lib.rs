@@ -30,6 +30,8 @@ mod sga;
 mod sync;
 #[cfg(not(loom))]
 mod sys;
+#[cfg(not(loom))]
+mod thread;
 
 #[cfg(loom)]
 #[path = "heap/remote.rs"]
@@ -40,6 +42,7 @@ pub use {
     buf::{Buf, BufMut, RemoteBuf},
     error::{Error, Result},
     frame::{ArenaExport, ArenaView, Domain, DomainConfig, FrameArena, ImportedArena},
+    global::TowpathAlloc,
     heap::pool::Misuse,
     id::{ArenaId, CbufId},
     memory::{ForeignOwner, Memory, MemoryConfig, MemoryStats},

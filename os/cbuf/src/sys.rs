@@ -52,8 +52,12 @@ mod real {
     /// # Safety
     /// As for [`commit`], and nobody needs the contents.
     pub(crate) unsafe fn discard(p: *mut u8, len: usize) {
-        // SAFETY: the caller owns the pages and gives up what they hold.
-        unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) };
+        // SAFETY: the caller owns the pages and gives up what they hold. A `free` must not change errno.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::madvise(p.cast(), len, libc::MADV_DONTNEED);
+            *libc::__errno_location() = errno;
+        }
     }
 
     /// Unmaps.
@@ -61,8 +65,22 @@ mod real {
     /// # Safety
     /// `[p, p + len)` is a mapping of this crate that nobody uses any more.
     pub(crate) unsafe fn unmap(p: *mut u8, len: usize) {
+        // SAFETY: forwarded. A `free` must not change errno.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::munmap(p.cast(), len);
+            *libc::__errno_location() = errno;
+        }
+    }
+
+    /// Moves or resizes a private mapping; null if the system refuses, which leaves the old one as it was.
+    ///
+    /// # Safety
+    /// `[p, p + old)` is a whole mapping of this crate; on success its old address is dead.
+    pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> *mut u8 {
         // SAFETY: forwarded.
-        unsafe { libc::munmap(p.cast(), len) };
+        let moved = unsafe { libc::mremap(p.cast(), old, new, libc::MREMAP_MAYMOVE) };
+        if moved == libc::MAP_FAILED { std::ptr::null_mut() } else { moved.cast() }
     }
 
     /// A memory file of `len` bytes, whose length may be sealed later.
@@ -227,6 +245,9 @@ mod stand_in {
     pub(crate) unsafe fn unmap(p: *mut u8, len: usize) {
         // SAFETY: made by `reserve` with this length.
         unsafe { dealloc(p, layout(len)) };
+    }
+    pub(crate) unsafe fn remap(_: *mut u8, _: usize, _: usize) -> *mut u8 {
+        std::ptr::null_mut()
     }
     pub(crate) struct MemoryFile;
     pub(crate) fn memory_file(_: &std::ffi::CStr, _: usize) -> std::io::Result<MemoryFile> {

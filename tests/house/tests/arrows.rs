@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("rows", &["cbuf", "regs"]),
     ("libos", &["inet", "device", "copy", "log", "rows", "cbuf", "coro"]),
     ("service", &["inet", "device", "copy", "log", "rows", "cbuf"]),
+    ("malloc", &["cbuf"]),
     ("posix", &["libos", "cbuf"]),
     ("capi", &["libos", "copy", "cbuf"]),
     ("isa", &[]),

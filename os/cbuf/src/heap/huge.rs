@@ -215,6 +215,25 @@ pub(crate) fn release(base: *const u8) -> Option<usize> {
     (before.refs == 1 && !before.program).then_some(before.len)
 }
 
+/// Resizes a mapping the program alone refers to; null if that is refused, which changes nothing.
+pub(crate) fn resize(base: *mut u8, len: usize) -> *mut u8 {
+    let Some(len) = mapped(len.max(1)) else { return std::ptr::null_mut() };
+    let _guard = TABLE.lock.guard();
+    let Some(entry) = TABLE.find(base) else { return std::ptr::null_mut() };
+    // SAFETY: under the lock.
+    let huge = unsafe { *entry };
+    if !huge.program || huge.refs > 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: a whole mapping that only the caller refers to.
+    let moved = unsafe { sys::remap(base, huge.len, len) };
+    if !moved.is_null() {
+        TABLE.remove(base);
+        TABLE.insert(Huge { base: moved, len, ..huge });
+    }
+    moved
+}
+
 /// For a fork.
 pub(crate) fn lock() {
     TABLE.lock.lock();

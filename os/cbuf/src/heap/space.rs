@@ -170,12 +170,14 @@ impl Space {
             let objects = 1usize << class::objects_log2(class);
             let n = region / (class::size(class) * objects);
             supers[class] = n as u32;
-            let words = n * class::words(class) * 8;
+            // One more entry than superblocks: a pointer into the rest of a region finds a superblock nobody owns.
+            let entries = n + 1;
+            let words = entries * class::words(class) * 8;
             offsets[class] = [
-                take((n * objects) << class::state_shift(class)),
+                take((entries * objects) << class::state_shift(class)),
                 take(words),
                 take(words),
-                take(n * size_of::<Desc>()),
+                take(entries * size_of::<Desc>()),
             ];
         }
         let pools = take(POOLS * POOL_STRIDE);
@@ -213,16 +215,19 @@ impl Space {
 
     #[inline(always)]
     pub(crate) fn geometry(&self, class: usize) -> &Geometry {
-        // SAFETY: written once before `state` was published; `get` is the only way to a `&Space`.
-        unsafe { &(&*self.geometry.get())[class] }
+        debug_assert!(class < class::COUNT);
+        // SAFETY: written once before `state` was published; `get` is the only way to a `&Space`. Classes are below
+        // COUNT.
+        unsafe { (&*self.geometry.get()).get_unchecked(class) }
     }
 
     /// Descriptor of a superblock.
     #[inline(always)]
     pub(crate) fn desc(&self, class: usize, number: u32) -> &Desc {
         let g = self.geometry(class);
-        assert!(number < g.supers);
-        // SAFETY: in the table, which is zeroed at first and zero is a valid descriptor.
+        debug_assert!(number <= g.supers);
+        // SAFETY: numbers come from `locate`, lists or the bump mark, all within the table, which is zeroed at first;
+        // zero is a valid descriptor.
         unsafe { &*g.descs.add(number as usize) }
     }
 
@@ -236,10 +241,14 @@ impl Space {
         let class = offset >> self.shift.get();
         let within = offset & ((1 << self.shift.get()) - 1);
         let (index, start) = divide(within, reciprocal(class));
-        if index >> class::objects_log2(class) >= self.geometry(class).supers {
-            return None;
-        }
         Some(Place { class, index, start })
+    }
+
+    /// The state byte of an object.
+    pub(crate) fn state(&self, place: Place) -> &AtomicU8 {
+        let at = (place.index as usize) << class::state_shift(place.class);
+        // SAFETY: places are inside a region, whose table of states covers it.
+        unsafe { &*self.geometry(place.class).states.add(at) }
     }
 
     /// Takes a superblock of `class` for pool `owner`; `None` when the region or memory is exhausted.
