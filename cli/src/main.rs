@@ -2,13 +2,16 @@
 //! the work is done by the crates it calls.
 
 mod bench;
+mod config;
+mod control;
 mod doctor;
 mod doctor_nic;
 mod man;
 mod net;
 mod serve;
+mod stats;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// A datapath operating system for Linux: moves data between network, storage, processes and memory with few copies.
@@ -25,6 +28,8 @@ enum Command {
     Bench(bench::Args),
     /// Run a server
     Serve(serve::Args),
+    /// Show the counters of running servers
+    Stats(stats::Args),
     /// Say what this machine and its interfaces allow
     Doctor(doctor::Args),
     /// Make or remove a link to try things on
@@ -35,10 +40,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let command = match config::apply(Cli::command(), std::env::args_os().skip(1)) {
+        Ok(command) => command,
+        Err(message) => {
+            eprintln!("towpath: {message}");
+            return ExitCode::from(2);
+        }
+    };
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Net(args) => net::run(&args),
         Command::Man(args) => man::run(&args),

@@ -1,6 +1,7 @@
 //! `towpath serve`: the servers, each with flags, environment and a TOML file of the same names.
 
 mod echo;
+mod kv;
 mod relay;
 
 use clap::Subcommand;
@@ -19,6 +20,8 @@ enum Server {
     Echo(echo::Args),
     /// Forward datagrams between the two parties of a session
     Relay(relay::Args),
+    /// Keep strings for Redis clients
+    Kv(kv::Args),
 }
 
 /// Runs the server until SIGTERM or SIGINT.
@@ -26,5 +29,6 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     match args.server {
         Server::Echo(args) => echo::run(args),
         Server::Relay(args) => relay::run(args),
+        Server::Kv(args) => kv::run(args),
     }
 }

@@ -1,10 +1,11 @@
 //! The append-only log: every change as the request that makes it, in the protocol's own form, as Redis writes it.
 //!
-//! [`Log`] gathers what is to be written and knows what is written and what is durable;
-//! [`load`] reads a log back. Times are absolute in the log and what expired is deleted in it, so reading it back
+//! [`Log`] gathers what is to be written and knows what is written and what is durable; [`writer`] does
+//! the writing; [`load`] reads a log back. Times are absolute in the log and what expired is deleted in it, so reading it back
 //! needs no clock.
 
 pub mod load;
+pub mod writer;
 
 use crate::number::IntText;
 use crate::resp::{Args, Gather, Payload, RETAIN_MIN};
@@ -50,6 +51,8 @@ pub struct Log {
     pub synced: u64,
     /// The last write failed; it is tried again, and until it succeeds changes are refused.
     pub failure: Option<Failure>,
+    /// Changes are missing from the file, or it ends with half a request.
+    pub holed: bool,
     /// Size of the file, in bytes.
     pub file_size: u64,
     /// Its size after the last rewrite or at start.
@@ -79,6 +82,7 @@ impl Log {
             written: 0,
             synced: 0,
             failure: None,
+            holed: false,
             file_size,
             base_size: file_size,
             rewrite_wanted: false,

@@ -85,7 +85,7 @@ impl Large {
 
 /// Bytes of memory that a reference to a received buffer keeps from being used again.
 fn backing(buf: &Buf) -> usize {
-    buf.len()
+    buf.footprint()
 }
 
 /// A stored string.

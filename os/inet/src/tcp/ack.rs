@@ -76,10 +76,7 @@ impl Tcb {
                 bytes: covered.delivered,
                 srtt: self.srtt,
                 rtt: covered.rtt,
-                // RFC 7661: in slow start a window half used is still being tried out.
-                window_limited: self.has(bit::WINDOW_LIMITED)
-                    || (self.congestion.window() < self.congestion.threshold()
-                        && self.congestion.window() < 2 * pipe_before),
+                window_limited: self.has(bit::WINDOW_LIMITED),
                 mss: u32::from(self.mss),
                 round,
             };

@@ -30,8 +30,8 @@ impl Tcb {
             return;
         }
         let lost = self.recovery.as_ref().is_some_and(|r| r.lost > 0);
-        if lost && !self.send_lost(cx) {
-            return;
+        if lost {
+            self.send_lost(cx);
         }
         if self.unsent_len > 0 || self.bits & (bit::FIN_QUEUED | bit::FIN_SENT) == bit::FIN_QUEUED {
             self.send_new(cx);
@@ -64,22 +64,19 @@ impl Tcb {
         self.pace_next = self.pace_next.max(now.since(PACE_CREDIT)) + span;
     }
 
-    /// Sends what was lost; says whether all of it went.
     #[cold]
-    fn send_lost<S: Sink>(&mut self, cx: &mut Cx<'_, S>) -> bool {
+    fn send_lost<S: Sink>(&mut self, cx: &mut Cx<'_, S>) {
         while let Some(i) = self.next_lost() {
             let mss = u32::from(self.mss).max(1);
             let pipe = self.pipe();
             if pipe > 0 && pipe + mss.min(self.sent[i].len) > self.congestion.window() {
-                self.set(bit::WINDOW_LIMITED);
-                return false;
+                return;
             }
             if !self.may_go(cx) {
-                return false;
+                return;
             }
             self.resend(cx, i);
         }
-        true
     }
 
     /// Sends the segment at `index` again, cut to what a segment may be now.

@@ -150,7 +150,7 @@ impl Tcb {
             self.leave(cx);
         } else if r.phase == Phase::Recover {
             let safe = newly > 0 && r.lost <= lost_before;
-            self.reduce_proportionally(covered.delivered, safe, mss, fresh && !sack);
+            self.reduce_proportionally(covered.delivered, safe, mss);
         }
         if self.has(bit::PROBED) && newly == 0 && !data && !window_moved && doubled {
             // RFC 8985 section 7.4.2: the probe arrived beside the original; nothing was lost.
@@ -367,7 +367,7 @@ impl Tcb {
     }
 
     /// RFC 9937 section 6.
-    fn reduce_proportionally(&mut self, delivered: u32, safe: bool, mss: u32, partial: bool) {
+    fn reduce_proportionally(&mut self, delivered: u32, safe: bool, mss: u32) {
         let pipe = self.pipe();
         let threshold = self.congestion.threshold();
         let Some(r) = &mut self.recovery else { return };
@@ -382,9 +382,8 @@ impl Tcb {
             }
             limit.min(threshold - pipe)
         };
-        if r.prr_out == 0 || partial {
-            // The first resending goes at once, and so does that of a hole which a partial acknowledgement revealed
-            // (RFC 6582 section 3.2).
+        if r.prr_out == 0 {
+            // The first resending goes at once.
             room = room.max(mss);
         }
         self.congestion.set_window(pipe + room);
