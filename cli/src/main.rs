@@ -8,6 +8,7 @@ mod doctor;
 mod doctor_nic;
 mod man;
 mod net;
+mod net_args;
 mod serve;
 mod stats;
 

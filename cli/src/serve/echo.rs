@@ -17,12 +17,14 @@ pub struct Args {
     /// Write every message to this file, and to the disk, before its reply is sent
     #[arg(long, value_name = "FILE", env = "TOWPATH_LOG")]
     log: Option<PathBuf>,
-    /// The library OS: kernel, kernel@uring or kernel@syscalls
+    /// The library OS: kernel, kernel@uring, kernel@syscalls, inet@shm, inet@tap, inet@packet or inet@xdp
     #[arg(long, default_value = "kernel", env = "TOWPATH_LIBOS")]
     libos: LibOs,
     /// How to wait: spin, adaptive or block
     #[arg(long, default_value = "adaptive", env = "TOWPATH_WAITING")]
     waiting: Waiting,
+    #[command(flatten)]
+    net: Box<crate::net_args::NetArgs>,
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -34,7 +36,7 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     if options.streams.is_empty() && options.datagrams.is_empty() {
         options.streams.push(Address::from((std::net::Ipv4Addr::LOCALHOST, 7007)));
     }
-    let config = Config { libos: args.libos, waiting: args.waiting, ..Config::default() };
+    let config = Config { libos: args.libos, waiting: args.waiting, net: args.net.config(), ..Config::default() };
     let rt = Runtime::start(config).map_err(|e| e.to_string())?;
     let signal = rt.shutdown_signal();
     let server = Server::start(&rt, &options).map_err(|e| e.to_string())?;

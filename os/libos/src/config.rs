@@ -1,5 +1,6 @@
 //! What a runtime is started with.
 
+use crate::inet::config::{NetConfig, NetDevice};
 use std::fmt;
 use std::str::FromStr;
 use towpath_cbuf::MemoryConfig;
@@ -9,6 +10,8 @@ use towpath_cbuf::MemoryConfig;
 pub enum LibOs {
     /// The kernel's own sockets and files.
     Kernel(Backend),
+    /// Our own network stack on a packet device; files and UNIX sockets stay the kernel's.
+    Inet(NetDevice),
 }
 
 /// How the `kernel` library OS talks to the kernel.
@@ -52,6 +55,8 @@ pub struct Config {
     pub coroutines_max: usize,
     /// The heap and frame pool of this runtime.
     pub memory: MemoryConfig,
+    /// The network of the library OS `inet`.
+    pub net: NetConfig,
 }
 
 impl Default for Config {
@@ -65,6 +70,7 @@ impl Default for Config {
             push_bytes_max: 64 << 20,
             coroutines_max: 1 << 17,
             memory: MemoryConfig::default(),
+            net: NetConfig::default(),
         }
     }
 }
@@ -75,6 +81,7 @@ impl fmt::Display for LibOs {
             LibOs::Kernel(Backend::Auto) => "kernel",
             LibOs::Kernel(Backend::Uring) => "kernel@uring",
             LibOs::Kernel(Backend::Syscalls) => "kernel@syscalls",
+            LibOs::Inet(device) => device.libos(),
         })
     }
 }
@@ -87,7 +94,11 @@ impl FromStr for LibOs {
             "kernel" => Ok(LibOs::Kernel(Backend::Auto)),
             "kernel@uring" => Ok(LibOs::Kernel(Backend::Uring)),
             "kernel@syscalls" => Ok(LibOs::Kernel(Backend::Syscalls)),
-            _ => Err(format!("{text:?} is no library OS; there are kernel, kernel@uring and kernel@syscalls")),
+            _ if text.starts_with("inet@") => text.parse().map(LibOs::Inet),
+            _ => Err(format!(
+                "{text:?} is no library OS; there are kernel, kernel@uring, kernel@syscalls, inet@shm, inet@tap, \
+                 inet@packet and inet@xdp"
+            )),
         }
     }
 }

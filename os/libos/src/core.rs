@@ -4,6 +4,8 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::inet::Inet;
+use crate::inet::socket::NetSocket;
 use crate::kernel::file::{File, OpenOptions};
 use crate::kernel::socket::{Kind, Socket};
 use crate::kernel::{Kernel, PushState, socket};
@@ -76,6 +78,8 @@ pub(crate) enum Pending {
     Connect(Box<crate::sys::RawAddress>),
     Push(PushState),
     File(crate::kernel::file::FileOp),
+    /// A push of the stack, complete when this many bytes of its connection are released; or a connect.
+    Net(u64),
 }
 
 pub(crate) type Ops = Slots<Pending>;
@@ -85,6 +89,7 @@ pub(crate) enum Body {
     Socket(Box<Socket>),
     File(Box<File>),
     Memory(MemoryQueue),
+    Net(Box<NetSocket>),
 }
 
 /// One place in the table of queues.
@@ -143,6 +148,15 @@ impl Queues {
         }
     }
 
+    /// The open socket of the stack a descriptor names.
+    #[inline]
+    pub fn net(&mut self, qd: Qd) -> Option<&mut NetSocket> {
+        match self.get(qd) {
+            Ok(Body::Net(socket)) => Some(socket),
+            _ => None,
+        }
+    }
+
     /// Takes a queue out of the table; its descriptor is stale from now on.
     pub fn remove(&mut self, qd: Qd) -> Result<Body> {
         self.get(qd)?;
@@ -161,9 +175,21 @@ impl Queues {
     }
 }
 
-/// The library operating systems; `inet` joins here.
+/// The library operating systems.
 pub(crate) enum Os {
-    Kernel(Kernel),
+    Kernel(Box<Kernel>),
+    /// Our own stack on a device, and the kernel for all but its sockets.
+    Inet(Box<Inet>),
+}
+
+impl Os {
+    #[inline]
+    fn kernel(&mut self) -> &mut Kernel {
+        match self {
+            Os::Kernel(kernel) => kernel,
+            Os::Inet(inet) => &mut inet.kernel,
+        }
+    }
 }
 
 /// How long a pass over the devices may take.
@@ -213,12 +239,18 @@ impl Core {
     /// Starts an operation; most finish here.
     pub fn start(&mut self, qd: Qd, request: Request<'_>) -> Result<Started> {
         let Core { ops, queues, os, memory, counters, .. } = self;
-        let Os::Kernel(kernel) = os;
         match &request {
             Request::Pop => counters.pops += 1,
             Request::Push { .. } => counters.pushes += 1,
             _ => {}
         }
+        let body = queues.get(qd)?;
+        if let (Os::Inet(inet), Body::Net(_)) = (&mut *os, &*body) {
+            let started = inet.start(qd, queues, ops, counters, request)?;
+            counters.immediate += u64::from(matches!(started, Started::Done(_)));
+            return Ok(started);
+        }
+        let kernel = os.kernel();
         let started = match (queues.get(qd)?, request) {
             (Body::Socket(socket), Request::Pop) => kernel.pop(qd, socket, ops, memory)?,
             (Body::Socket(socket), Request::Push { sga, to, durable: false }) => {
@@ -262,6 +294,9 @@ impl Core {
 
     /// A new socket.
     pub fn socket(&mut self, domain: Domain, kind: Kind) -> Result<Qd> {
+        if matches!(self.os, Os::Inet(_)) && domain != Domain::Unix {
+            return self.queues.insert(Body::Net(Box::new(NetSocket::new(domain, kind))));
+        }
         let socket = Socket::open(domain, kind)?;
         self.queues.insert(Body::Socket(Box::new(socket)))
     }
@@ -280,11 +315,16 @@ impl Core {
     /// Closes a queue; what is pending on it completes with [`Error::Canceled`].
     pub fn close(&mut self, qd: Qd) -> Result<()> {
         let body = self.queues.remove(qd)?;
-        let Os::Kernel(kernel) = &mut self.os;
+        let kernel = self.os.kernel();
         match body {
             Body::Socket(socket) => kernel.close_socket(qd, *socket, &mut self.ops),
             Body::File(file) => kernel.close_file(*file, &mut self.ops),
             Body::Memory(mut queue) => queue.close(&mut self.ops),
+            Body::Net(socket) => {
+                if let Os::Inet(inet) = &mut self.os {
+                    inet.close(*socket, &mut self.ops);
+                }
+            }
         }
         Ok(())
     }
@@ -309,6 +349,10 @@ impl Core {
                 Some(index) => self.ops.complete(index, Ok(outcome)),
                 None => socket.returned.push_front(outcome),
             },
+            Ok(Body::Net(socket)) => match self.ops.pop_first(&mut socket.pops) {
+                Some(index) => self.ops.complete(index, Ok(outcome)),
+                None => socket.returned.push_front(outcome),
+            },
             Ok(Body::Memory(queue)) => queue.give_back(&mut self.ops, outcome),
             _ => {
                 if let Outcome::Accepted { qd, .. } = outcome {
@@ -323,6 +367,7 @@ impl Core {
         let qd = self.ops.queue_of(index);
         let list: Option<&mut OpList> = match self.queues.get(qd) {
             Ok(Body::Socket(socket)) => Some(&mut socket.pops),
+            Ok(Body::Net(socket)) => Some(&mut socket.pops),
             Ok(Body::Memory(queue)) => Some(&mut queue.pops),
             _ => None,
         };
@@ -335,8 +380,19 @@ impl Core {
 
     /// One pass over the library OS; returns how many operations it completed or events it saw.
     pub fn poll(&mut self, patience: Patience) -> usize {
-        let Os::Kernel(kernel) = &mut self.os;
-        kernel.poll(&mut self.queues, &mut self.ops, &self.memory, patience, &mut self.counters)
+        let Core { queues, ops, memory, counters, os, .. } = self;
+        match os {
+            Os::Kernel(kernel) => kernel.poll(queues, ops, memory, patience, counters),
+            Os::Inet(inet) => inet.poll(queues, ops, memory, patience, counters),
+        }
+    }
+
+    /// Does something to a socket of the stack; `None` if the queue is not one.
+    pub fn net<T>(&mut self, qd: Qd, act: impl FnOnce(&mut Inet, &mut NetSocket) -> T) -> Option<T> {
+        match (self.queues.get(qd), &mut self.os) {
+            (Ok(Body::Net(socket)), Os::Inet(inet)) => Some(act(inet, socket)),
+            _ => None,
+        }
     }
 }
 

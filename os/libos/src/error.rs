@@ -64,6 +64,13 @@ pub enum Error {
     InsideCoroutine,
     /// A coroutine could not be started.
     Spawn(Box<str>),
+    /// A network device could not be opened, or failed for good.
+    Device {
+        /// Which.
+        device: Box<str>,
+        /// Why.
+        why: Box<str>,
+    },
 }
 
 /// `Result` of the queue API.
@@ -96,6 +103,7 @@ impl Error {
             Error::Address { .. } => libc::EADDRNOTAVAIL,
             Error::InsideCoroutine => libc::EDEADLK,
             Error::Spawn(_) => libc::EAGAIN,
+            Error::Device { .. } => libc::ENETDOWN,
         }
     }
 }
@@ -145,6 +153,7 @@ impl fmt::Display for Error {
                 write!(f, "a blocking call inside a coroutine would stop the runtime; await the operation instead")
             }
             Error::Spawn(why) => write!(f, "cannot start a coroutine: {why}"),
+            Error::Device { device, why } => write!(f, "{device}: {why}"),
         }
     }
 }

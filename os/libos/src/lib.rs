@@ -38,6 +38,7 @@ mod address;
 mod config;
 mod core;
 mod error;
+mod inet;
 mod kernel;
 mod memory_queue;
 mod queue;
@@ -52,12 +53,14 @@ pub use address::{Address, Domain, UnixAddress};
 pub use config::{Backend, Config, LibOs, Waiting};
 pub use core::{Counters, Qd};
 pub use error::{Error, Result};
+pub use inet::config::{Cidr, NetConfig, NetDevice, Route, XdpMode, parse_cidr, parse_route};
 pub use kernel::file::{OpenOptions, Whence};
 pub use kernel::socket::{Kind, Opt};
 pub use queue::{Datagram, How, Queue};
 pub use runtime::{Runtime, Stats};
 pub use tokens::{Completion, Outcome, Token};
 pub use towpath_coro::{Class, Nanos, TaskId, yield_now};
+pub use towpath_device::fault::FaultConfig;
 pub use waitset::WaitSet;
 
 /// Connections that may wait to be accepted; the kernel lowers it to net.core.somaxconn.

@@ -3,6 +3,8 @@
 
 use crate::core::{Body, Qd, Request, Started};
 use crate::error::{Error, Result};
+use crate::inet::Inet;
+use crate::inet::socket::NetSocket;
 use crate::kernel::file::{File, Whence};
 use crate::kernel::socket::{Opt, Socket};
 use crate::runtime::Runtime;
@@ -124,6 +126,11 @@ impl Queue {
         runtime.close(self.into_qd())
     }
 
+    /// Does something to a socket of our own stack; `None` if the queue is not one.
+    fn net<T>(&self, act: impl FnOnce(&mut Inet, &mut NetSocket) -> T) -> Option<T> {
+        self.runtime.core().net(self.qd, act)
+    }
+
     fn with_socket<T>(&self, operation: &'static str, act: impl FnOnce(&mut Socket) -> Result<T>) -> Result<T> {
         match self.runtime.core().queues.get(self.qd)? {
             Body::Socket(socket) => act(socket),
@@ -133,16 +140,25 @@ impl Queue {
 
     /// Gives a socket its own address.
     pub fn bind(&self, address: &Address) -> Result<()> {
+        if let Some(result) = self.net(|inet, socket| inet.bind(self.qd, socket, address)) {
+            return result;
+        }
         self.with_socket("bind", |socket| socket.bind(address))
     }
 
     /// Makes a bound stream socket accept connections; `backlog` of them may wait.
     pub fn listen(&self, backlog: u32) -> Result<()> {
+        if let Some(result) = self.net(|inet, socket| inet.listen(self.qd, socket, backlog)) {
+            return result;
+        }
         self.with_socket("listen", |socket| socket.listen(backlog))
     }
 
     /// Ends one direction of a connection, or both: the peer reads the end of the stream after what was sent.
     pub fn shutdown(&self, how: How) -> Result<()> {
+        if let Some(result) = self.net(|inet, socket| inet.shutdown(socket, how)) {
+            return result;
+        }
         self.with_socket("shutdown", |socket| {
             if !socket.pushes.is_empty() && how != How::Read {
                 return Err(Error::Unsupported { operation: "shutdown", why: "pushes are pending; await them first" });
@@ -153,11 +169,17 @@ impl Queue {
 
     /// The address of this end.
     pub fn local_addr(&self) -> Result<Address> {
+        if let Some(result) = self.net(|inet, socket| inet.local_address(socket)) {
+            return result;
+        }
         self.with_socket("local_addr", |socket| socket.local_address())
     }
 
     /// The address of the other end.
     pub fn peer_addr(&self) -> Result<Address> {
+        if let Some(result) = self.net(|inet, socket| inet.peer_address(socket)) {
+            return result;
+        }
         self.with_socket("peer_addr", |socket| socket.peer_address())
     }
 
@@ -185,6 +207,9 @@ impl Queue {
 
     /// Sets an option.
     pub fn set_option(&self, option: Opt) -> Result<()> {
+        if let Some(result) = self.net(|inet, socket| inet.set_option(socket, option)) {
+            return result;
+        }
         self.with_socket("set_option", |socket| socket.set_option(option))
     }
 }

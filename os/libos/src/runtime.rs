@@ -5,6 +5,7 @@
 use crate::config::{Config, LibOs, Waiting};
 use crate::core::{Core, Counters, Os, Patience as Look, Qd, Request};
 use crate::error::{Error, Result};
+use crate::inet::Inet;
 use crate::kernel::Kernel;
 use crate::kernel::file::OpenOptions;
 use crate::kernel::socket::Kind;
@@ -103,7 +104,8 @@ impl Runtime {
         let unpark = Arc::new(Unparker::new()?);
         let memory = Memory::new(config.memory.clone())?;
         let os = match config.libos {
-            LibOs::Kernel(backend) => Os::Kernel(Kernel::new(backend, unpark.clone())?),
+            LibOs::Kernel(backend) => Os::Kernel(Box::new(Kernel::new(backend, unpark.clone())?)),
+            LibOs::Inet(device) => Os::Inet(Box::new(Inet::new(device, &config.net, &memory, unpark.clone())?)),
         };
         let scheduler = Scheduler::new(towpath_coro::Config {
             max_tasks: config.coroutines_max,
@@ -130,8 +132,10 @@ impl Runtime {
 
     /// The library OS and driver in use, as it is named on the command line.
     pub fn libos(&self) -> &'static str {
-        let Os::Kernel(kernel) = &self.core().os;
-        kernel.name()
+        match &self.core().os {
+            Os::Kernel(kernel) => kernel.name(),
+            Os::Inet(inet) => inet.name(),
+        }
     }
 
     /// The time, in nanoseconds from an arbitrary start.
@@ -159,6 +163,14 @@ impl Runtime {
             coroutines: self.0.scheduler.len(),
             polls: self.0.scheduler.stats().polls,
             sleeps: self.0.parks.get(),
+        }
+    }
+
+    /// Counters of the stack and of its device, with a library OS that has them.
+    pub fn net_stats(&self) -> Option<(towpath_inet::Stats, towpath_device::Stats)> {
+        match &self.core().os {
+            Os::Kernel(_) => None,
+            Os::Inet(inet) => Some(inet.stats()),
         }
     }
 

@@ -51,6 +51,13 @@ impl Kernel {
         Ok(Kernel { driver: Driver::Syscalls(Syscalls::new(unpark.clone())?), syncer: Syncer::new(unpark) })
     }
 
+    /// Ends every sleep while `fd` is readable.
+    pub fn watch_device(&mut self, fd: std::os::fd::RawFd) -> Result<()> {
+        match &mut self.driver {
+            Driver::Syscalls(driver) => driver.watch_device(fd),
+        }
+    }
+
     /// The name a person knows the driver by.
     pub fn name(&self) -> &'static str {
         match &self.driver {

@@ -31,6 +31,8 @@ const RETRY: Duration = Duration::from_millis(1);
 const EVENTS: usize = 256;
 /// The event of the unparker; no descriptor has this number.
 const UNPARK: u64 = u64::MAX;
+/// The event of a device of another library OS; nor this one.
+const DEVICE: u64 = u64::MAX - 1;
 /// Segments gathered for one send without allocating.
 const SEGMENTS: usize = 64;
 
@@ -116,6 +118,11 @@ impl Syscalls {
             passes: 0,
             sweep: 0,
         })
+    }
+
+    /// Ends every sleep while `fd` is readable.
+    pub fn watch_device(&mut self, fd: std::os::fd::RawFd) -> Result<()> {
+        self.epoll.add(fd, libc::EPOLLIN as u32, DEVICE).map_err(|e| Error::os("epoll_ctl", e))
     }
 
     /// Whether no socket has an operation that waits.
@@ -416,6 +423,9 @@ impl Syscalls {
             let libc::epoll_event { events, u64: data } = self.events[at];
             if data == UNPARK {
                 self.unpark.lower();
+                continue;
+            }
+            if data == DEVICE {
                 continue;
             }
             let qd = Qd::from_raw(data as i32);
