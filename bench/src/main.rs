@@ -9,6 +9,7 @@ mod report;
 mod timing;
 
 mod relay;
+mod sim;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ struct Cli {
 enum Bench {
     /// What reading the clock costs: the floor under every other figure
     Clock,
+    /// How fast the simulated machine's timing cores run
+    Sim,
     /// Through a UDP relay: the queue API beside plain sockets and io_uring
     Relay,
     /// Round trips of raw frames through bare devices, beside a bare cache line and spinning kernel sockets
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
     let outcome = match bench {
         Bench::Device => device::bench_device(cli.smoke),
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
+        Bench::Sim => sim::bench(cli.smoke),
         Bench::Relay => relay::bench(cli.smoke),
         Bench::Echo(args) => echo::bench(&args, cli.smoke),
     };

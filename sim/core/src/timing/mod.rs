@@ -7,6 +7,7 @@ mod inorder;
 pub mod litmus;
 mod ooo;
 mod predict;
+pub mod probe;
 mod slow;
 mod stores;
 #[cfg(test)]
