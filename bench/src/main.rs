@@ -3,6 +3,7 @@
 
 mod device;
 mod echo;
+mod kv;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod report;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
@@ -43,6 +44,8 @@ enum Bench {
     Device,
     /// Round trips of messages over TCP and UDP, beside loops on plain sockets
     Echo(echo::Args),
+    /// The key-value server beside redis-server, both driven by redis-benchmark
+    Kv(kv::Args),
 }
 
 fn main() -> ExitCode {
@@ -57,11 +60,23 @@ fn main() -> ExitCode {
         eprintln!("towpath bench: name a benchmark (`--list` names them all, `--help` explains)");
         return ExitCode::from(2);
     };
+    if let Bench::Kv(args) = &bench
+        && args.demo
+    {
+        return match kv::demo() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("towpath demo: {message}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let outcome = match bench {
         Bench::Device => device::bench_device(cli.smoke),
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
         Bench::Sim => sim::bench(cli.smoke),
         Bench::Relay => relay::bench(cli.smoke),
+        Bench::Kv(args) => kv::bench(&args, cli.smoke),
         Bench::Echo(args) => echo::bench(&args, cli.smoke),
     };
     match outcome {

@@ -21,8 +21,8 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     Err(format!("cannot start {}: {error}", program.display()))
 }
 
-/// The benchmark binary stands beside this one, or on PATH.
-fn find() -> Result<PathBuf, String> {
+/// The benchmark binary: it stands beside this one, or on PATH.
+pub(crate) fn find() -> Result<PathBuf, String> {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|exe| exe.canonicalize().ok())

@@ -4,6 +4,7 @@
 mod bench;
 mod config;
 mod control;
+mod demo;
 mod doctor;
 mod doctor_nic;
 mod man;
@@ -27,6 +28,8 @@ struct Cli {
 enum Command {
     /// Measure Towpath beside its baselines (starts `towpath-bench`)
     Bench(bench::Args),
+    /// Compare the key-value server with redis-server, in under a minute
+    Demo,
     /// Run a server
     Serve(serve::Args),
     /// Show the counters of running servers
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(args),
+        Command::Demo => demo::run(),
         Command::Serve(args) => serve::run(args),
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
