@@ -1,7 +1,8 @@
 //! `fault`: a wrapper around any device that loses, delays, reorders, duplicates, corrupts, truncates and throttles
-//! frames in both directions, by a seed: the same seed, frames and times give the same faults.
+//! frames in both directions, by a seed: the same seed, frames and times give the same faults. It offers no offloads, so
+//! that the checksums which must find the damage are finished before it is done.
 
-use crate::{Error, LinkInfo, PacketDevice, RxChecksum, RxPacket, Stats, TxPacket};
+use crate::{Error, LinkInfo, Offloads, PacketDevice, RxChecksum, RxPacket, Stats, TxPacket};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use towpath_cbuf::{Memory, Sga};
@@ -97,6 +98,20 @@ fn rewritten(memory: &Memory, frame: &Sga, change: impl FnOnce(&mut Vec<u8>)) ->
     memory.copy_from(&bytes).ok().map(Sga::from)
 }
 
+/// Finishes the ones' complement checksum (RFC 1071) from `start` on, into the field at `start + offset`.
+fn finish(bytes: &mut [u8], start: usize, offset: usize) {
+    let Some(covered) = bytes.get(start..).filter(|covered| offset + 2 <= covered.len()) else { return };
+    let words =
+        covered.chunks(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])));
+    let mut sum: u64 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    // A UDP checksum of zero would mean that there is none; its other form means the same to TCP.
+    let sum = if sum == 0xffff { 0xffff } else { !(sum as u16) };
+    bytes[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
 impl Frame for RxPacket {
     fn len(&self) -> usize {
         self.frame.len()
@@ -107,12 +122,17 @@ impl Frame for RxPacket {
     }
 
     fn rewrite(&mut self, memory: &Memory, change: impl FnOnce(&mut Vec<u8>)) {
-        if let Some(frame) = rewritten(memory, &self.frame, change) {
-            self.frame = frame;
-            // Nobody vouches for a damaged frame.
-            if self.checksum == RxChecksum::Valid {
-                self.checksum = RxChecksum::Unknown;
+        // Nobody vouches for a damaged frame: its checksum is finished first, to be verified by the stack.
+        let checksum = self.checksum;
+        let damage = |bytes: &mut Vec<u8>| {
+            if let RxChecksum::Partial { start, offset } = checksum {
+                finish(bytes, usize::from(start), usize::from(offset));
             }
+            change(bytes);
+        };
+        if let Some(frame) = rewritten(memory, &self.frame, damage) {
+            self.frame = frame;
+            self.checksum = RxChecksum::Unknown;
         }
     }
 }
@@ -201,6 +221,7 @@ impl<T: Frame> Lane<T> {
 /// A device with faults in front of it.
 pub struct FaultDevice<D> {
     inner: D,
+    link: LinkInfo,
     config: FaultConfig,
     memory: Memory,
     now: u64,
@@ -219,7 +240,9 @@ impl<D: std::fmt::Debug> std::fmt::Debug for FaultDevice<D> {
 impl<D: PacketDevice> FaultDevice<D> {
     /// Puts faults before `inner`; `memory` holds the changed copies of damaged frames.
     pub fn new(inner: D, memory: &Memory, config: FaultConfig) -> FaultDevice<D> {
+        let offloads = Offloads { rx_checksum: inner.link().offloads.rx_checksum, ..Offloads::default() };
         FaultDevice {
+            link: LinkInfo { offloads, ..inner.link().clone() },
             inner,
             config,
             memory: memory.clone(),
@@ -254,7 +277,7 @@ impl<D: PacketDevice> FaultDevice<D> {
 
 impl<D: PacketDevice> PacketDevice for FaultDevice<D> {
     fn link(&self) -> &LinkInfo {
-        self.inner.link()
+        &self.link
     }
 
     fn receive(&mut self, out: &mut Vec<RxPacket>, max: usize) -> Result<usize, Error> {
@@ -314,5 +337,78 @@ impl<D: PacketDevice> PacketDevice for FaultDevice<D> {
 
     fn stats(&self) -> Stats {
         self.inner.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_cbuf::{Buf, MemoryConfig};
+
+    fn lane(seed: u64, config: &FaultConfig) -> (Vec<(u64, Vec<u8>)>, FaultCounts) {
+        let memory = Memory::new(MemoryConfig::default()).unwrap();
+        let mut lane = Lane::new(seed);
+        let mut out = Vec::new();
+        for n in 0..2000_u64 {
+            let mut bytes = vec![0; 100];
+            bytes[..8].copy_from_slice(&n.to_le_bytes());
+            let frame = memory.copy_from(&bytes).unwrap();
+            lane.enter(RxPacket::plain(frame), n * 1000, config, &memory);
+            while let Some(packet) = lane.leave(n * 1000) {
+                let mut flat = vec![0; packet.frame.len()];
+                packet.frame.copy_to_slice(&mut flat);
+                out.push((n * 1000, flat));
+            }
+        }
+        (out, lane.counts)
+    }
+
+    #[test]
+    fn faults_by_one_seed_repeat_and_by_another_do_not() {
+        let config = FaultConfig {
+            lose_ppm: 50_000,
+            duplicate_ppm: 50_000,
+            corrupt_ppm: 50_000,
+            truncate_ppm: 50_000,
+            reorder_ppm: 50_000,
+            reorder_ns: 5000,
+            jitter_ns: 3000,
+            ..FaultConfig::default()
+        };
+        assert_eq!(lane(1, &config), lane(1, &config));
+        assert_ne!(lane(1, &config).0, lane(2, &config).0);
+        let counts = lane(1, &config).1;
+        for count in [counts.lost, counts.duplicated, counts.corrupted, counts.truncated, counts.reordered] {
+            assert!((60..160).contains(&count), "about one in twenty of 2000: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn no_faults_change_nothing_and_a_delay_keeps_the_order() {
+        let (plain, counts) = lane(1, &FaultConfig::default());
+        assert_eq!((plain.len(), counts), (2000, FaultCounts::default()));
+        let (late, _) = lane(1, &FaultConfig { delay_ns: 10_000, jitter_ns: 7000, ..FaultConfig::default() });
+        let numbers: Vec<u64> = late.iter().map(|(_, b)| u64::from_le_bytes(b[..8].try_into().unwrap())).collect();
+        assert!(numbers.is_sorted());
+        assert!(late.iter().zip(&numbers).all(|((at, _), n)| *at >= n * 1000 + 10_000));
+    }
+
+    #[test]
+    fn rate_paces_frames_and_overflow_is_lost() {
+        // 100 bytes a microsecond come, 10 leave: a queue of 20 fills and loses most.
+        let config = FaultConfig { rate_bps: 80_000_000, queue: 20, ..FaultConfig::default() };
+        let (out, counts) = lane(1, &config);
+        assert!((190..=220).contains(&out.len()), "{} frames in 2 ms", out.len());
+        assert!(counts.lost > 1700);
+    }
+
+    #[test]
+    fn damaged_frame_with_unfinished_checksum_is_finished_first() {
+        let memory = Memory::new(MemoryConfig::default()).unwrap();
+        let mut packet = RxPacket::plain(Buf::from_static(&[0, 0, 1, 2, 3, 4, 0, 0]));
+        packet.checksum = RxChecksum::Partial { start: 2, offset: 4 };
+        packet.rewrite(&memory, |_| {});
+        assert_eq!(packet.checksum, RxChecksum::Unknown);
+        assert_eq!(packet.frame.segments()[0][..], [0, 0, 1, 2, 3, 4, 0xfb, 0xf9]);
     }
 }
