@@ -12,6 +12,7 @@ mod net;
 mod net_args;
 mod serve;
 mod stats;
+mod sim;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Make or remove a link to try things on
     Net(net::Args),
+    /// Run programs on the simulated machine
+    Sim(sim::Args),
     /// Write the man pages of this command into a folder
     #[command(hide = true)]
     Man(man::Args),
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Net(args) => net::run(&args),
+        Command::Sim(args) => sim::run(args),
         Command::Man(args) => man::run(&args),
     };
     match outcome {
