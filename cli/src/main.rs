@@ -11,8 +11,8 @@ mod man;
 mod net;
 mod net_args;
 mod serve;
-mod stats;
 mod sim;
+mod stats;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;

@@ -15,6 +15,7 @@ mod kernel;
 mod machine;
 mod space;
 mod stats;
+pub mod verify;
 
 pub use agent::Agent;
 pub use board::{Board, CoreKind, Harts, Memory, Placement, Program, parse_size};

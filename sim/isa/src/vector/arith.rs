@@ -37,7 +37,8 @@ pub fn arith(unit: &mut VectorState, uop: &Uop, x: u64) -> Result<u64, Reserved>
     }
     let second = match kind {
         0 | 2 => Second::Vector(uop.rs1),
-        // A five-bit immediate, sign-extended; users that want it unsigned take the low bits.
+        // Shifts take an unsigned amount, everything else a sign-extended immediate.
+        3 if matches!(funct6, 0x25 | 0x28..=0x2f) => Second::Scalar(u64::from(uop.rs1)),
         3 => Second::Scalar(((uop.rs1 << 3) as i8 >> 3) as u64),
         _ => Second::Scalar(x),
     };

@@ -76,7 +76,8 @@ fn plan(unit: &VectorState, uop: &Uop, stride: u64, load: bool) -> Option<Plan> 
         && usize::from(uop.rd) + fields * registers <= 32
         && aligned(uop.rd, lmul)
         && (!indexed || ((-3..=3).contains(&index_lmul) && aligned(uop.rs2, index_lmul)))
-        && !(load && masked(uop) && uop.rd == 0);
+        && !(load && masked(uop) && uop.rd == 0)
+        && !(load && indexed && !overlap_allowed(uop, fields, (size, lmul), (width, index_lmul)));
     valid.then_some(Plan {
         size,
         fields,
@@ -90,6 +91,22 @@ fn plan(unit: &VectorState, uop: &Uop, stride: u64, load: bool) -> Option<Plan> 
         first_only: unit_stride && uop.rs2 == 16,
         masked: masked(uop),
     })
+}
+
+/// Whether an indexed load's destination may share registers with its indices (V specification 5.2 and 7.8.3).
+fn overlap_allowed(uop: &Uop, fields: usize, data: (usize, i32), index: (usize, i32)) -> bool {
+    let registers = |lmul: i32| 1u32 << lmul.max(0);
+    let (d, i) = (u32::from(uop.rd), u32::from(uop.rs2));
+    let (d_end, i_end) = (d + fields as u32 * registers(data.1), i + registers(index.1));
+    if d_end <= i || i_end <= d {
+        return true;
+    }
+    match data.0.cmp(&index.0) {
+        _ if fields > 1 => false,
+        std::cmp::Ordering::Equal => true,
+        std::cmp::Ordering::Greater => index.1 >= 0 && i_end == d_end,
+        std::cmp::Ordering::Less => d == i,
+    }
 }
 
 impl Plan {

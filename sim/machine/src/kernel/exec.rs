@@ -364,7 +364,8 @@ fn add_segment(space: &mut Space, s: &Segment, bias: u64, file: &Rc<File>) {
     let filled = round_up(s.address + bias + s.data.len() as u64).min(end);
     let protection = Protection { read: s.read, write: s.write, execute: s.execute };
     let offset = s.data.start as u64 - ((s.address + bias) - start).min(s.data.start as u64);
-    let start = if space.overlaps(start, start + FRAME) { start + FRAME } else { start };
+    let (start, offset) =
+        if space.overlaps(start, start + FRAME) { (start + FRAME, offset + FRAME) } else { (start, offset) };
     if filled > start && !s.data.is_empty() {
         let backing = Backing::File(file.clone(), offset);
         space.add(start, Area { end: filled, protection, backing, large: false });
@@ -378,7 +379,8 @@ fn add_segment(space: &mut Space, s: &Segment, bias: u64, file: &Rc<File>) {
 /// Clears the bytes after the data in its last page.
 fn zero_tail(space: &mut Space, pool: &mut crate::space::Pool<'_>, s: &Segment, bias: u64) -> Result<(), Fault> {
     let from = s.address + bias + s.data.len() as u64;
-    let to = round_up(from).min(s.address + bias + s.size);
+    // To the end of the page, beyond the segment: dynamic loaders allocate there.
+    let to = round_up(from);
     if s.write && !s.data.is_empty() && to > from {
         space.write(pool, from, &vec![0; (to - from) as usize])?;
     }
