@@ -269,9 +269,9 @@ impl Core {
             (Body::Memory(queue), Request::Push { sga, to: None, durable: false }) => queue.push(qd, ops, sga)?,
             (Body::File(file), Request::Pop) => kernel.file_pop(qd, file, ops, memory)?,
             (Body::File(file), Request::Push { sga, to: None, durable }) => {
-                kernel.file_push(qd, file, ops, sga, durable)?
+                kernel.file_push(qd, file, ops, sga, durable, memory)?
             }
-            (Body::File(file), Request::Sync) => kernel.file_sync(qd, file, ops)?,
+            (Body::File(file), Request::Sync) => kernel.file_sync(qd, file, ops, memory)?,
             (_, request) => return Err(unsupported(&request)),
         };
         if let Started::Done(Outcome::Popped { .. } | Outcome::Pushed) = &started {

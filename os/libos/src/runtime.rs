@@ -104,7 +104,9 @@ impl Runtime {
         let unpark = Arc::new(Unparker::new()?);
         let memory = Memory::new(config.memory.clone())?;
         let os = match config.libos {
-            LibOs::Kernel(backend) => Os::Kernel(Box::new(Kernel::new(backend, unpark.clone())?)),
+            LibOs::Kernel(backend) => {
+                Os::Kernel(Box::new(Kernel::new(backend, config.expected_queues, unpark.clone(), &memory)?))
+            }
             LibOs::Inet(device) => Os::Inet(Box::new(Inet::new(device, &config.net, &memory, unpark.clone())?)),
         };
         let scheduler = Scheduler::new(towpath_coro::Config {

@@ -129,6 +129,16 @@ impl RawAddress {
         }
     }
 
+    /// An address as the kernel wrote it somewhere else.
+    pub fn from_bytes(bytes: &[u8]) -> RawAddress {
+        let mut raw = RawAddress::empty();
+        let len = bytes.len().min(size_of::<libc::sockaddr_storage>());
+        // SAFETY: `len` bytes fit the storage, for which any bytes are valid; the source is a slice of its own.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut raw.storage).cast::<u8>(), len) };
+        raw.len = len as libc::socklen_t;
+        raw
+    }
+
     /// The pointer and length a system call takes.
     pub fn as_parts(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         ((&raw const self.storage).cast(), self.len)

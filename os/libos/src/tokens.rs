@@ -378,6 +378,12 @@ impl<P> Slots<P> {
         Some(first)
     }
 
+    /// The operations behind slot `index`, which is the first of `list`.
+    pub fn after(&self, list: OpList, index: u32) -> OpList {
+        let head = self.slots[index as usize].next;
+        OpList { head, tail: if head == NONE { NONE } else { list.tail } }
+    }
+
     /// Unlinks slot `index` wherever it stands; whether it stood there.
     pub fn unlink(&mut self, list: &mut OpList, index: u32) -> bool {
         let (mut before, mut at) = (NONE, list.head);

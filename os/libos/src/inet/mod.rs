@@ -87,7 +87,7 @@ pub(crate) struct Inet {
 impl Inet {
     /// Opens the device and starts the stack; `unpark` ends a sleep.
     pub fn new(kind: NetDevice, net: &NetConfig, memory: &Memory, unpark: Arc<Unparker>) -> Result<Inet> {
-        let mut kernel = Kernel::new(Backend::Syscalls, unpark)?;
+        let mut kernel = Kernel::new(Backend::Syscalls, 1, unpark, memory)?;
         let device = net.open(kind, memory)?;
         let config = net.stack(&device)?;
         kernel.watch_device(device.wait_fd())?;

@@ -117,16 +117,20 @@ pub(crate) struct File {
     pub cursor: u64,
     /// Pushes ignore the cursor.
     pub append: bool,
-    /// Operations under way.
+    /// Operations under way, oldest first.
     pub pending: OpList,
+    /// Some of them are with the kernel.
+    pub busy: bool,
 }
 
 /// What waits.
 pub(crate) enum FileOp {
     /// A sync of its own.
     Sync,
-    /// The sync of a durable push.
-    Durable,
+    /// What is left of a push; `durable`: with a sync behind it.
+    Write { sga: Sga, durable: bool },
+    /// A read at the cursor.
+    Read,
 }
 
 /// Where a seek starts from.
@@ -145,7 +149,7 @@ impl File {
         let fd = options
             .open(path)
             .map_err(|e| Error::os_on("open", e.raw_os_error().unwrap_or(libc::EINVAL), path.display()))?;
-        Ok(File { fd: Arc::new(fd), cursor: 0, append: options.append, pending: OpList::EMPTY })
+        Ok(File { fd: Arc::new(fd), cursor: 0, append: options.append, pending: OpList::EMPTY, busy: false })
     }
 
     /// The file's length in bytes.
@@ -229,7 +233,11 @@ impl Syncer {
     pub fn sync(&mut self, qd: Qd, file: &mut File, ops: &mut Ops, op: FileOp, alone: bool) -> Result<Started> {
         if alone && file.pending.is_empty() {
             sys::sync_data(file.fd.as_raw_fd()).map_err(|errno| Error::os("sync", errno))?;
-            return Ok(Started::Done(if matches!(op, FileOp::Durable) { Outcome::Pushed } else { Outcome::Synced }));
+            return Ok(Started::Done(if matches!(op, FileOp::Write { .. }) {
+                Outcome::Pushed
+            } else {
+                Outcome::Synced
+            }));
         }
         let jobs = self.start()?;
         let index = ops.begin(qd, Pending::File(op))?;
@@ -274,7 +282,7 @@ impl Syncer {
             // A slot whose file was closed meanwhile has completed with Canceled, and its token is stale.
             let Ok(index) = ops.lookup(token) else { continue };
             let Some(Pending::File(op)) = ops.pending(index) else { continue };
-            let outcome = if matches!(op, FileOp::Durable) { Outcome::Pushed } else { Outcome::Synced };
+            let outcome = if matches!(op, FileOp::Write { .. }) { Outcome::Pushed } else { Outcome::Synced };
             unlink(ops, index);
             let result = if errno == 0 { Ok(outcome) } else { Err(Error::os("sync", errno)) };
             ops.complete(index, result);

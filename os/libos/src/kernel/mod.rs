@@ -1,21 +1,25 @@
 //! The library OS `kernel` (the paper's Catnap, Demikernel section 6.1): sockets and files of the Linux kernel, driven
 //! either by plain non-blocking system calls or by io_uring.
 
+mod calibrate;
 pub(crate) mod file;
 pub(crate) mod receive;
 pub(crate) mod socket;
 pub(crate) mod syscalls;
+pub(crate) mod uring;
 
 use crate::core::{Body, Counters, Ops, Patience, Pending, Queues, Started};
 use crate::error::{Error, Result};
 use crate::sys::RawAddress;
 use crate::tokens::Outcome;
+use crate::waiting::Unparker;
 use crate::{Address, Backend, Qd};
 use file::{File, FileOp, Syncer};
 use socket::{Accepting, Kind, Role, Socket};
 use std::sync::Arc;
 use syscalls::Syscalls;
 use towpath_cbuf::{Memory, Sga};
+use uring::Uring;
 
 /// What is left of a push that could not finish at once.
 pub(crate) struct PushState {
@@ -33,7 +37,8 @@ impl PushState {
 
 /// How operations make progress.
 pub(crate) enum Driver {
-    Syscalls(Syscalls),
+    Syscalls(Box<Syscalls>),
+    Uring(Box<Uring>),
 }
 
 /// See the module.
@@ -43,18 +48,26 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Opens the devices of the driver; `unpark` ends a sleep when it becomes readable.
-    pub fn new(backend: Backend, unpark: Arc<crate::waiting::Unparker>) -> Result<Kernel> {
-        if backend == Backend::Uring {
-            return Err(Error::Unsupported { operation: "kernel@uring", why: "io_uring is not served yet" });
-        }
-        Ok(Kernel { driver: Driver::Syscalls(Syscalls::new(unpark.clone())?), syncer: Syncer::new(unpark) })
+    /// Opens the driver of a backend; `unpark` ends a sleep when it becomes readable.
+    ///
+    /// # Errors
+    /// For [`Backend::Uring`] why the kernel refuses it; [`Backend::Auto`] then says so in a line and takes the other.
+    pub fn new(backend: Backend, expected: usize, unpark: Arc<Unparker>, memory: &Memory) -> Result<Kernel> {
+        let driver = match calibrate::choose(backend, expected) {
+            Backend::Uring => Driver::Uring(Box::new(Uring::new(unpark.clone(), memory)?)),
+            _ => Driver::Syscalls(Box::new(Syscalls::new(unpark.clone())?)),
+        };
+        Ok(Kernel { driver, syncer: Syncer::new(unpark) })
     }
 
     /// Ends every sleep while `fd` is readable.
     pub fn watch_device(&mut self, fd: std::os::fd::RawFd) -> Result<()> {
         match &mut self.driver {
             Driver::Syscalls(driver) => driver.watch_device(fd),
+            Driver::Uring(_) => Err(Error::Unsupported {
+                operation: "sleep on a device",
+                why: "only kernel@syscalls serves beside a device",
+            }),
         }
     }
 
@@ -62,6 +75,7 @@ impl Kernel {
     pub fn name(&self) -> &'static str {
         match &self.driver {
             Driver::Syscalls(_) => "kernel@syscalls",
+            Driver::Uring(_) => "kernel@uring",
         }
     }
 
@@ -75,6 +89,7 @@ impl Kernel {
         }
         match &mut self.driver {
             Driver::Syscalls(driver) => driver.pop(qd, socket, ops, memory),
+            Driver::Uring(driver) => driver.pop(qd, socket, ops, memory),
         }
     }
 
@@ -111,6 +126,7 @@ impl Kernel {
         }
         match &mut self.driver {
             Driver::Syscalls(driver) => driver.push(qd, socket, ops, sga, to),
+            Driver::Uring(driver) => driver.push(qd, socket, ops, sga, to),
         }
     }
 
@@ -120,6 +136,7 @@ impl Kernel {
         }
         match &mut self.driver {
             Driver::Syscalls(driver) => driver.accept(qd, socket, ops),
+            Driver::Uring(driver) => driver.accept(qd, socket, ops),
         }
     }
 
@@ -136,38 +153,51 @@ impl Kernel {
         let raw = RawAddress::new(to).map_err(|e| Error::os_on("connect", e, to))?;
         match &mut self.driver {
             Driver::Syscalls(driver) => driver.connect(qd, socket, ops, to, raw),
+            Driver::Uring(driver) => driver.connect(qd, socket, ops, raw),
         }
     }
 
     pub fn close_socket(&mut self, qd: Qd, mut socket: Socket, ops: &mut Ops) {
-        let _ = qd;
+        if let Driver::Uring(driver) = &mut self.driver {
+            driver.close(qd, &socket);
+        }
         ops.complete_all(&mut socket.pops, &Error::Canceled);
         ops.complete_all(&mut socket.pushes, &Error::Canceled);
     }
 
     pub fn file_pop(&mut self, qd: Qd, file: &mut File, ops: &mut Ops, memory: &Memory) -> Result<Started> {
-        let _ = (qd, ops);
+        if let Driver::Uring(driver) = &mut self.driver {
+            return driver.file(qd, file, ops, FileOp::Read, memory);
+        }
         let sga = file.read(memory)?;
         Ok(Started::Done(Outcome::Popped { sga, from: None }))
     }
 
-    pub fn file_push(&mut self, qd: Qd, file: &mut File, ops: &mut Ops, sga: Sga, durable: bool) -> Result<Started> {
+    pub fn file_push(
+        &mut self,
+        qd: Qd,
+        file: &mut File,
+        ops: &mut Ops,
+        sga: Sga,
+        durable: bool,
+        memory: &Memory,
+    ) -> Result<Started> {
+        let alone = match &mut self.driver {
+            Driver::Uring(driver) => return driver.file(qd, file, ops, FileOp::Write { sga, durable }, memory),
+            Driver::Syscalls(driver) => driver.is_idle(),
+        };
         file.write(sga)?;
         if !durable {
             return Ok(Started::Done(Outcome::Pushed));
         }
-        self.sync(qd, file, ops, FileOp::Durable)
+        self.syncer.sync(qd, file, ops, FileOp::Write { sga: Sga::new(), durable }, alone)
     }
 
-    pub fn file_sync(&mut self, qd: Qd, file: &mut File, ops: &mut Ops) -> Result<Started> {
-        self.sync(qd, file, ops, FileOp::Sync)
-    }
-
-    fn sync(&mut self, qd: Qd, file: &mut File, ops: &mut Ops, op: FileOp) -> Result<Started> {
-        let alone = match &self.driver {
-            Driver::Syscalls(driver) => driver.is_idle(),
-        };
-        self.syncer.sync(qd, file, ops, op, alone)
+    pub fn file_sync(&mut self, qd: Qd, file: &mut File, ops: &mut Ops, memory: &Memory) -> Result<Started> {
+        match &mut self.driver {
+            Driver::Uring(driver) => driver.file(qd, file, ops, FileOp::Sync, memory),
+            Driver::Syscalls(driver) => self.syncer.sync(qd, file, ops, FileOp::Sync, driver.is_idle()),
+        }
     }
 
     pub fn close_file(&mut self, mut file: File, ops: &mut Ops) {
@@ -191,6 +221,7 @@ impl Kernel {
         synced
             + match &mut self.driver {
                 Driver::Syscalls(driver) => driver.poll(queues, ops, memory, patience, counters),
+                Driver::Uring(driver) => driver.poll(queues, ops, memory, patience, counters),
             }
     }
 }

@@ -8,7 +8,7 @@ use towpath_cbuf::{BufMut, Memory, Sga};
 /// Sizes of receive buffers, smallest first; the last takes the largest datagram there is.
 const SIZES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 /// Up to here a copy costs less than keeping count (Demikernel section 5.3).
-const COPY_MAX: usize = 1024;
+pub(crate) const COPY_MAX: usize = 1024;
 
 /// Which size a queue is offered next: it follows what came last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -67,6 +67,8 @@ pub(crate) struct Socket {
     bound: Option<PathBuf>,
     /// What the system-call driver knows.
     pub ready: super::syscalls::Readiness,
+    /// What the io_uring driver knows.
+    pub ring: super::uring::RingState,
 }
 
 /// An accept that either waits or has a connection.
@@ -100,6 +102,7 @@ impl Socket {
             failed: 0,
             bound: None,
             ready: Default::default(),
+            ring: Default::default(),
         }
     }
 
