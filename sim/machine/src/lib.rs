@@ -7,6 +7,7 @@
 
 mod agent;
 mod board;
+mod checkpoint;
 mod devices;
 mod elf;
 mod error;

@@ -263,6 +263,11 @@ impl Machine {
         u64::try_from(cycles).ok()
     }
 
+    /// Memory and harts were replaced: nothing cached holds.
+    pub(crate) fn forget_caches(&mut self) {
+        self.cores = self.harts.iter().map(|_| Core::new()).collect();
+    }
+
     /// Instructions completed on all harts.
     pub fn instructions(&self) -> u64 {
         self.instructions

@@ -24,6 +24,8 @@ pub(crate) struct View<'a, D> {
     pub(crate) devices: &'a mut D,
     /// Set by `fence.i`.
     pub(crate) code_changed: bool,
+    /// Set by a store to a device.
+    pub(crate) device_stored: bool,
 }
 
 #[inline(always)]
@@ -124,6 +126,7 @@ impl<D: Devices> View<'_, D> {
         if self.ram.store(found.pa, size, value).is_some() {
             return Ok(());
         }
+        self.device_stored = true;
         self.devices.store(hart.csrs.hart_id, found.pa, size, value).ok_or_else(|| Access::Store.access_fault(va))
     }
 }

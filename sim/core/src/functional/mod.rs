@@ -21,7 +21,7 @@ pub enum Stop {
     Trap(Trap),
     /// `wfi` with nothing pending.
     Waiting,
-    /// `pause`, or another hart should get its turn.
+    /// `pause`, or a store to a device: another hart, or the devices, should get their turn.
     Yield,
 }
 
@@ -95,7 +95,7 @@ impl Core {
             if left == 0 {
                 break Stop::Budget;
             }
-            let mut view = View { tlb: &mut self.tlb, ram, devices, code_changed: false };
+            let mut view = View { tlb: &mut self.tlb, ram, devices, code_changed: false, device_stored: false };
             let epoch = view.tlb.epoch.wrapping_add(self.blocks.epoch);
             let block = match self.blocks.jump(hart.pc, epoch) {
                 Some(block) => block,
@@ -198,7 +198,14 @@ fn run_block<D: Devices>(hart: &mut Hart, view: &mut View<'_, D>, uops: &[Uop], 
                         let raw = trap_or!(view.load_fast::<$n>(hart, a.wrapping_add(uop.imm as u64)));
                         hart.set_x(uop.rd, raw as $t as u64);
                     })*
-                    $(Op::$store => trap_or!(view.store_fast::<$s>(hart, a.wrapping_add(uop.imm as u64), b)),)*
+                    $(Op::$store => {
+                        trap_or!(view.store_fast::<$s>(hart, a.wrapping_add(uop.imm as u64), b));
+                        if view.device_stored {
+                            // What the store did, an interrupt or the end of the run, takes effect at once.
+                            hart.pc = pc.wrapping_add(u64::from(uop.len));
+                            return (i as u64 + 1, Some(Exit::Yield));
+                        }
+                    })*
                     Op::Jal => {
                         hart.set_x(uop.rd, pc.wrapping_add(u64::from(uop.len)));
                         hart.pc = pc.wrapping_add(uop.imm as u64);
