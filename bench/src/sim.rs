@@ -4,7 +4,9 @@
 use crate::report::{Better, Report, Row};
 use crate::timing::{Samples, interleave};
 use std::time::Instant;
+use towpath_core::functional::{Core, Stop};
 use towpath_core::timing::{CoreConfig, probe};
+use towpath_core::{NoDevices, Ram};
 use towpath_mem::Config;
 
 /// One thing to measure.
@@ -45,9 +47,43 @@ fn measure(case: &Case, check: bool) -> Result<f64, String> {
     Ok(work as f64 / seconds / 1e6)
 }
 
+/// Memory of the programs, bytes.
+const MEMORY: u64 = 64 << 20;
+
+/// Instructions a second of the functional core on a program, in millions.
+fn functional(program: probe::Program, rounds: u32) -> Result<f64, String> {
+    let memory = Config { cores: 1, size: MEMORY, ..Config::table1() };
+    // Only the memory image and the start are taken from the cluster; its cores never run.
+    let mut cluster = probe::prepare(program, &CoreConfig::rocket(), &memory, rounds, false)?;
+    let mut ram = Ram::new(memory.base, MEMORY as usize);
+    let mut hart = cluster.hart_mut(0).clone();
+    cluster.memory_mut().agent_read(memory.base, ram.bytes_mut());
+    let mut core = Core::new();
+    let start = Instant::now();
+    let (stop, done) = core.run(&mut hart, &mut ram, &mut NoDevices, u64::MAX);
+    let seconds = start.elapsed().as_secs_f64();
+    // Every program ends with an ecall.
+    if matches!(stop, Stop::Trap(_)) { Ok(done as f64 / seconds / 1e6) } else { Err(format!("it stopped by {stop:?}")) }
+}
+
+/// One row a program for the functional core, which keeps no caches and so has nothing to check.
+fn functional_rows(report: &mut Report, smoke: bool) -> Result<(), String> {
+    use probe::Program::{Chase, CopyScalar, CopyVector, Resident};
+    for (program, rounds) in [(Resident, 4_000_000), (CopyScalar, 1000), (CopyVector, 2000), (Chase, 2_000_000)] {
+        let rounds = if smoke { 1 } else { rounds };
+        functional(program, rounds)?; // an error is told before anything is timed
+        let mut rate = || functional(program, rounds).unwrap_or(f64::NAN);
+        let samples = interleave(if smoke { 1 } else { 5 }, &mut [("functional", Box::new(&mut rate))]);
+        let name = format!("functional, {}", program.name());
+        report.push(Row::from_samples(&name, "Minstr/s", Better::Higher, &samples[0], &[]));
+    }
+    Ok(())
+}
+
 /// Runs every case, checks off and on interleaved.
 pub fn bench(smoke: bool) -> Result<Report, String> {
     let mut report = Report::new("sim");
+    functional_rows(&mut report, smoke)?;
     for case in cases(smoke) {
         measure(&case, true)?; // an error is told before anything is timed
         let rate = |check| move |case: &Case| measure(case, check).unwrap_or(f64::NAN);

@@ -19,6 +19,8 @@ pub struct Args {
 enum Command {
     /// Run a riscv64 Linux program, or a bare-metal image with --bare
     Run(Box<Run>),
+    /// Compare the simulated instructions with QEMU on random programs
+    Verify(crate::sim_verify::Args),
 }
 
 /// Arguments of `towpath sim run`.
@@ -71,6 +73,7 @@ enum Core {
 pub fn run(args: Args) -> Result<ExitCode, String> {
     match args.command {
         Command::Run(run) => start(&run),
+        Command::Verify(args) => crate::sim_verify::run(&args),
     }
 }
 

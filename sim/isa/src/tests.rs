@@ -88,3 +88,19 @@ fn fast_path_of_arithmetic_raises_and_returns_what_the_exact_path_does() {
         assert_eq!(exact, fast, "{a:#x} {b:#x} {c:#x}");
     }
 }
+
+#[test]
+fn decode_of_any_bits_gives_a_uop_that_can_be_described() {
+    let mut described = 0;
+    let mut state = 9u64;
+    let all16 = (0..=0xffffu32).filter(|bits| bits & 3 != 3);
+    let some32 = std::iter::repeat_with(|| operand(&mut state) as u32 | 3).take(500_000);
+    for bits in all16.chain(some32) {
+        let uop = decode(bits);
+        assert_eq!(uop.len, if bits & 3 == 3 { 4 } else { 2 });
+        assert!(uop.rd < 32 && uop.rs1 < 32 && uop.rs2 < 32 && uop.rs3 < 32, "{bits:#x}");
+        described += usize::from(!uop.to_string().is_empty());
+        assert!(uop.sources().len() == 3 && uop.dest() != Some(Reg::X(0)), "{bits:#x}");
+    }
+    assert!(described > 500_000);
+}
