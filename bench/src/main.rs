@@ -4,6 +4,7 @@
 mod device;
 mod echo;
 mod kv;
+mod coro;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod report;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
@@ -46,6 +47,8 @@ enum Bench {
     Echo(echo::Args),
     /// The key-value server beside redis-server, both driven by redis-benchmark
     Kv(kv::Args),
+    /// A switch from one coroutine to the next, with thousands blocked; beside tokio's
+    Coro,
 }
 
 fn main() -> ExitCode {
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Bench::Relay => relay::bench(cli.smoke),
         Bench::Kv(args) => kv::bench(&args, cli.smoke),
         Bench::Echo(args) => echo::bench(&args, cli.smoke),
+        Bench::Coro => coro::run(cli.smoke),
     };
     match outcome {
         Ok(report) => {
