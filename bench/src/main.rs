@@ -1,10 +1,10 @@
 //! `towpath-bench`: one module an experiment, each measuring Towpath and its baselines interleaved in one run and
 //! reporting through [`report`]. Baselines live only in this binary.
 
+mod coro;
 mod device;
 mod echo;
 mod kv;
-mod coro;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod report;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]

@@ -11,7 +11,7 @@
 //! slot is used again when no waker of its former coroutine is left. When the scheduler goes the counts are merged into
 //! `remote`, and whoever drops the last waker frees the block.
 
-use crate::sync::{Arc, AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, this_thread};
+use crate::sync::{Arc, AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, in_one_order, this_thread};
 use crate::task::Chunk;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::{offset_of, size_of};
@@ -52,6 +52,7 @@ impl Core {
     /// Owner: from here on a remote wake calls the hook. The caller must look for remote bits once more.
     pub(crate) fn sleep_begin(&self) {
         self.sleeping.store(true, Ordering::SeqCst); // SYNC sleeping -> notify
+        in_one_order();
     }
 
     /// Owner: no hook calls wanted any more.
@@ -117,11 +118,13 @@ impl Summary {
         while top != 0 {
             let region = top.trailing_zeros() as usize;
             top &= top - 1;
+            in_one_order();
             let mut blocks = self.remote[region].swap(0, Ordering::SeqCst);
             while blocks != 0 {
                 let index = region * SLOTS + blocks.trailing_zeros() as usize;
                 blocks &= blocks - 1;
                 if let Some(block) = block_at(index) {
+                    in_one_order();
                     let bits = block.get().remote.0.swap(0, Ordering::SeqCst);
                     woken += u64::from(bits.count_ones());
                     block.get().set_local(bits);
@@ -314,12 +317,14 @@ impl Block {
         // SYNC remote -> take_remote. Each word is set before the one above it is looked at, the owner clears from the
         // top: a bit seen above is one that the owner has yet to take, and it then finds the ones below.
         self.remote.0.fetch_or(1 << slot, Ordering::SeqCst);
+        in_one_order();
         if summary.remote[region].load(Ordering::SeqCst) & bit == 0 {
             summary.remote[region].fetch_or(bit, Ordering::SeqCst);
         }
         if summary.remote_top.0.load(Ordering::SeqCst) & (1 << region) == 0 {
             summary.remote_top.0.fetch_or(1 << region, Ordering::SeqCst);
         }
+        in_one_order();
         summary.core.notify();
     }
 }

@@ -263,7 +263,7 @@ mod counter {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -312,8 +312,8 @@ mod tests {
 
     #[test]
     fn steered_clock_follows_a_counter_that_was_misjudged() {
-        for ppm in [-400, -30, 0, 30, 400] {
-            let error = steer(ppm, 3);
+        for ppm in if cfg!(miri) { &[30][..] } else { &[-400, -30, 0, 30, 400] } {
+            let error = steer(*ppm, if cfg!(miri) { 1 } else { 3 });
             assert!(error.abs() < 1000, "{ppm} ppm leave {error} ns");
         }
     }

@@ -191,12 +191,14 @@ impl Lane {
         *blocks &= *blocks - 1;
         let region = self.pass.region.get();
         let Some(block) = self.block(region * SLOTS + bit) else { return 0 };
-        let slots = block.get().take_local();
-        if slots == 0 {
+        let taken = block.get().take_local();
+        if taken == 0 {
             block.get().set_unlisted();
             let word = &self.summary.regions[region];
             word.store(word.load(Ordering::Relaxed) & !(1 << bit), Ordering::Relaxed);
         }
+        // Wakers of coroutines that ended may have set bits.
+        let slots = taken & self.chunk(block).occupied();
         self.pass.blocks.set(*blocks);
         self.pass.block.set(Some(block));
         self.pass.slots.set(slots);
@@ -332,10 +334,21 @@ impl Lane {
         Some(Place { block, slot: 0 })
     }
 
+    /// Frees the slots of `block` that no waker points at any more; returns how many.
     fn reclaim(&self, block: BlockRef) -> u32 {
         let freed = self.chunk(block).reclaim(|slot| block.get().has_wakers(slot));
-        self.retired.set(self.retired.get() - freed as usize);
-        freed
+        self.forget_wakes(block, freed);
+        self.retired.set(self.retired.get() - freed.count_ones() as usize);
+        freed.count_ones()
+    }
+
+    /// Late wakes are not for the next coroutine of a slot.
+    fn forget_wakes(&self, block: BlockRef, slots: u64) {
+        self.take_remote();
+        block.get().clear_local(slots);
+        if self.pass.block.get() == Some(block) {
+            self.pass.slots.set(self.pass.slots.get() & !slots);
+        }
     }
 
     fn reclaim_everywhere(&self) -> bool {
@@ -360,7 +373,7 @@ impl Lane {
     pub(crate) fn remove(&self, place: Place) -> Option<Owned> {
         let chunk = self.chunk(place.block);
         let task = chunk.remove(place.slot)?;
-        place.block.get().clear_local(1 << place.slot);
+        self.forget_wakes(place.block, 1 << place.slot);
         self.live.set(self.live.get() - 1);
         self.retired.set(self.retired.get() + 1);
         if chunk.generation(place.slot) == u32::MAX {

@@ -31,6 +31,8 @@
 mod block;
 mod clock;
 mod lane;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod scheduler;
 mod sync;
 mod task;

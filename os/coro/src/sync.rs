@@ -12,6 +12,14 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering},
 };
 
+/// Stands between `SeqCst` accesses whose order among each other matters. They are ordered already; loom takes them for
+/// acquire and release only, so it is told by a fence.
+#[inline(always)]
+pub(crate) fn in_one_order() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
 /// A number no other live thread has, never zero. A thread that starts after this one ended may get it again, so what
 /// compares it must stay memory-safe (only lose time) in that case.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(any(miri, loom))))]

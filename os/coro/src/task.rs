@@ -232,8 +232,8 @@ impl Chunk {
         Some(Owned(entry.data.replace(std::ptr::null_mut())))
     }
 
-    /// Frees the retired slots that no waker points at any more. Returns how many.
-    pub(crate) fn reclaim(&self, has_wakers: impl Fn(usize) -> bool) -> u32 {
+    /// Frees the retired slots that no waker points at any more; returns which.
+    pub(crate) fn reclaim(&self, has_wakers: impl Fn(usize) -> bool) -> u64 {
         let mut left = self.retired.get();
         let mut freed = 0u64;
         while left != 0 {
@@ -244,6 +244,6 @@ impl Chunk {
             }
         }
         self.retired.set(self.retired.get() & !freed);
-        freed.count_ones()
+        freed
     }
 }

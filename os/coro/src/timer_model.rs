@@ -75,7 +75,7 @@ fn step_beside_model(seed: u64, steps: usize) {
 
 #[test]
 fn wheel_fires_what_a_sorted_set_would() {
-    let (seeds, steps) = if cfg!(miri) { (3, 200) } else { (60, 3000) };
+    let (seeds, steps) = if cfg!(miri) { (2, 60) } else { (60, 3000) };
     for seed in 0..seeds {
         step_beside_model(seed, steps);
     }
