@@ -4,6 +4,8 @@
 mod coro;
 mod device;
 mod echo;
+mod heap;
+mod heap_mallocs;
 mod kv;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod report;
@@ -39,6 +41,8 @@ enum Bench {
     Clock,
     /// How fast the simulated machine's timing cores run
     Sim,
+    /// Allocations and frees in four patterns, beside the allocators of Debian
+    Heap,
     /// Through a UDP relay: the queue API beside plain sockets and io_uring
     Relay,
     /// Round trips of raw frames through bare devices, beside a bare cache line and spinning kernel sockets
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
     }
     let outcome = match bench {
         Bench::Device => device::bench_device(cli.smoke),
+        Bench::Heap => heap::bench(cli.smoke),
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
         Bench::Sim => sim::bench(cli.smoke),
         Bench::Relay => relay::bench(cli.smoke),

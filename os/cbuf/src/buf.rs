@@ -7,7 +7,7 @@
 
 use crate::error::Error;
 use crate::frame::meta::ORDER_SINGLE;
-use crate::heap::pool::{Life, Pool, REF};
+use crate::heap::pool::{Life, Pool, REF, Taken};
 use crate::heap::{class, huge, space};
 use crate::id::{ArenaId, CbufId};
 use crate::memory::Memory;
@@ -389,7 +389,7 @@ pub(crate) fn drain_nodes(pool: &Pool) {
         unsafe {
             let RemoteNode { raw, next, state } = node.read();
             (*state).store(0, Ordering::Relaxed);
-            pool.give(NODE_CLASS, state);
+            pool.give(NODE_CLASS, Taken { ptr: node.cast(), state });
             pool.abroad.set(pool.abroad.get() - 1);
             raw.release_uncounted(pool);
             node = next;

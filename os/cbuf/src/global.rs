@@ -17,12 +17,24 @@ const REGION_ALIGN: usize = 2 << 20;
 /// An object of at least `len` bytes at a multiple of [`ALIGN`]; null when there is no memory.
 #[inline(always)]
 pub fn alloc(len: usize) -> *mut u8 {
-    if len <= class::LARGEST {
-        // Zero bytes are an object of one.
-        let class = class::of(len | usize::from(len == 0));
-        if let Some(taken) = thread::pool().and_then(|pool| pool.take(class, PROGRAM)) {
-            return taken.ptr;
+    if len <= class::LARGEST
+        && let Some(pool) = thread::existing()
+    {
+        let ptr = pool.take_fast(class::of(len));
+        if !ptr.is_null() {
+            return ptr;
         }
+    }
+    alloc_slow(len)
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_slow(len: usize) -> *mut u8 {
+    if len <= class::LARGEST
+        && let Some(taken) = thread::pool().and_then(|pool| pool.take(class::of(len), PROGRAM))
+    {
+        return taken.ptr;
     }
     // Large ones, and whatever finds no room in a region, get a mapping.
     huge::alloc(len, PAGE, true)
@@ -64,11 +76,15 @@ pub fn alloc_aligned(len: usize, align: usize) -> *mut u8 {
 /// The program does not use the object any more.
 #[inline(always)]
 pub unsafe fn dealloc(ptr: *mut u8) -> Result<(), Misuse> {
+    if thread::existing().is_some_and(|pool| pool.free_fast(ptr)) {
+        return Ok(());
+    }
     free(thread::existing(), ptr)
 }
 
 /// Frees an object of the program's, from the thread that works with `mine` (if any).
-#[inline(always)]
+#[cold]
+#[inline(never)]
 pub(crate) fn free(mine: Option<&Pool>, ptr: *mut u8) -> Result<(), Misuse> {
     let Some(space) = space::get() else { return Err(Misuse::Foreign) };
     let Some(place) = space.locate(ptr) else {
@@ -80,7 +96,7 @@ pub(crate) fn free(mine: Option<&Pool>, ptr: *mut u8) -> Result<(), Misuse> {
     let desc = space.desc(place.class, place.index >> class::objects_log2(place.class));
     let owner = desc.owner.load(Ordering::Relaxed);
     match mine {
-        Some(pool) if owner == pool.index + 1 => pool.free_local(place),
+        Some(pool) if owner == pool.index + 1 => pool.free_local(place, ptr),
         _ if owner == 0 => Err(Misuse::Stale),
         _ => free_remote(space, place, space::pool(owner - 1)),
     }

@@ -16,10 +16,14 @@ fn set_errno(value: c_int) {
 
 #[inline(always)]
 fn or_no_memory(ptr: *mut u8) -> *mut c_void {
-    if ptr.is_null() {
-        set_errno(libc::ENOMEM);
-    }
-    ptr.cast()
+    if ptr.is_null() { no_memory() } else { ptr.cast() }
+}
+
+#[cold]
+#[inline(never)]
+fn no_memory() -> *mut c_void {
+    set_errno(libc::ENOMEM);
+    std::ptr::null_mut()
 }
 
 /// One line to standard error without allocating, then on with the program, or not.

@@ -20,13 +20,13 @@ use std::sync::atomic::Ordering;
 /// Slots of a magazine.
 const SLOTS: usize = 256;
 
-/// Free CBUFs of one size, by page index.
+/// Free CBUFs of one size, by their entries.
 #[repr(C)]
 struct Magazine {
     n: Cell<u32>,
     /// Zero while the pool has no domain, so that every `give` takes the slow path.
     cap: Cell<u32>,
-    slots: [Cell<u32>; SLOTS],
+    slots: [Cell<*mut Meta>; SLOTS],
 }
 
 /// One core's free frames.
@@ -117,12 +117,13 @@ impl FramePool {
         }
         n -= 1;
         m.n.set(n);
-        // SAFETY: `n < SLOTS`; the magazine holds indices of free CBUFs of this domain.
+        // SAFETY: `n < SLOTS`; the magazine holds entries of free CBUFs of this domain.
         unsafe {
-            let page = m.slots.get_unchecked(n as usize).get();
-            let meta = self.meta(page);
+            let meta = m.slots.get_unchecked(n as usize).get();
             (*meta).word.store(state::IN_USE | 1, Ordering::Relaxed);
-            Ok(Frame { ptr: self.base.get().add(page as usize * crate::sys::PAGE), meta })
+            // 64 bytes of table for 4096 of frames.
+            let offset = (meta.addr() - self.table.get().addr()) * (crate::sys::PAGE / size_of::<Meta>());
+            Ok(Frame { ptr: self.base.get().add(offset), meta })
         }
     }
 
@@ -152,7 +153,7 @@ impl FramePool {
         self.table.set(table);
         // The lowest address is handed out first.
         for (slot, &page) in m.slots.iter().zip(batch[..got].iter().rev()) {
-            slot.set(page);
+            slot.set(self.meta(page));
         }
         self.pages.set(self.pages.get() + ((got as u64) << order));
         m.n.set(got as u32);
@@ -186,7 +187,7 @@ impl FramePool {
             entry.word.store(state::FREE, Ordering::Relaxed);
             if n < m.cap.get() {
                 // SAFETY: `n < cap <= SLOTS`.
-                unsafe { m.slots.get_unchecked(n as usize).set(self.page_of(meta)) };
+                unsafe { m.slots.get_unchecked(n as usize).set(meta) };
                 m.n.set(n + 1);
             } else {
                 self.give_slow(order, self.page_of(meta));
@@ -247,13 +248,13 @@ impl FramePool {
         let out = (n - keep) as usize;
         let mut batch = [0u32; SLOTS];
         for (to, slot) in batch.iter_mut().zip(&m.slots[..n as usize]) {
-            *to = slot.get();
+            *to = self.page_of(slot.get());
         }
         if let Some(domain) = self.domain() {
             domain.give(order, &batch[..out]);
         }
-        for (slot, &page) in m.slots.iter().zip(&batch[out..n as usize]) {
-            slot.set(page);
+        for i in out..n as usize {
+            m.slots[i - out].set(m.slots[i].get());
         }
         self.pages.set(self.pages.get() - ((out as u64) << order));
         m.n.set(keep);

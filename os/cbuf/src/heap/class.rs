@@ -9,8 +9,37 @@ pub(crate) const COUNT: usize = 68;
 /// Classes below this one are 16 bytes apart.
 const FINE: usize = 8;
 
+/// Facts of every class, looked up where the class is not known at compile time.
+struct Facts {
+    size: u32,
+    objects_log2: u8,
+    state_shift: u8,
+    words: u16,
+}
+
+static FACTS: [Facts; COUNT] = {
+    let mut facts = [const { Facts { size: 0, objects_log2: 0, state_shift: 0, words: 0 } }; COUNT];
+    let mut class = 0;
+    while class < COUNT {
+        let log2 = reckon_objects_log2(class);
+        facts[class] = Facts {
+            size: reckon_size(class) as u32,
+            objects_log2: log2 as u8,
+            state_shift: 6u32.saturating_sub(log2) as u8,
+            words: (1usize << log2).div_ceil(64) as u16,
+        };
+        class += 1;
+    }
+    facts
+};
+
 /// Size of the objects of class `class`, in bytes.
-pub(crate) const fn size(class: usize) -> usize {
+#[inline(always)]
+pub(crate) fn size(class: usize) -> usize {
+    FACTS[class].size as usize
+}
+
+pub(crate) const fn reckon_size(class: usize) -> usize {
     if class < FINE {
         (class + 1) * 16
     } else {
@@ -23,18 +52,39 @@ pub(crate) const fn size(class: usize) -> usize {
 /// The smallest class whose objects hold `len` bytes; `1 <= len <= LARGEST`.
 #[inline(always)]
 pub(crate) const fn of(len: usize) -> usize {
-    let last = len - 1;
-    if last < 128 {
-        return last >> 4;
+    if len <= 1024 {
+        return SMALL[len.div_ceil(16)] as usize;
     }
+    of_large(len)
+}
+
+/// Classes of lengths up to 1 KB, by 16 bytes; no bytes are an object of one.
+static SMALL: [u8; 65] = {
+    let mut table = [0; 65];
+    let mut i = 1;
+    while i < 65 {
+        table[i] = if i <= 8 { i as u8 - 1 } else { of_large(i * 16) as u8 };
+        i += 1;
+    }
+    table
+};
+
+#[inline(always)]
+const fn of_large(len: usize) -> usize {
+    let last = len - 1;
     let exponent = last.ilog2() as usize;
     FINE + (exponent - 7) * 4 + ((last >> (exponent - 2)) & 3)
 }
 
 /// Base-two logarithm of the number of objects in a superblock: the fewest objects that fill whole pages and reach
 /// a size worth asking the system for (64 KB for small objects, up to 1 MB for large ones).
-pub(crate) const fn objects_log2(class: usize) -> u32 {
-    let size = size(class);
+#[inline(always)]
+pub(crate) fn objects_log2(class: usize) -> u32 {
+    u32::from(FACTS[class].objects_log2)
+}
+
+const fn reckon_objects_log2(class: usize) -> u32 {
+    let size = reckon_size(class);
     let target = if size <= 1 << 10 {
         64 << 10
     } else if size <= 8 << 10 {
@@ -51,18 +101,18 @@ pub(crate) const fn objects_log2(class: usize) -> u32 {
 
 /// Shift from an object's number to its state byte: superblocks of fewer than 64 objects spread their states so that
 /// two superblocks, which may belong to two cores, never share a cache line.
-pub(crate) const fn state_shift(class: usize) -> u32 {
-    6u32.saturating_sub(objects_log2(class))
+#[inline(always)]
+pub(crate) fn state_shift(class: usize) -> u32 {
+    u32::from(FACTS[class].state_shift)
 }
 
 /// Words of the free bitmap of one superblock; a word is never shared by two.
-pub(crate) const fn words(class: usize) -> usize {
-    let objects = 1usize << objects_log2(class);
-    objects.div_ceil(64)
+pub(crate) fn words(class: usize) -> usize {
+    usize::from(FACTS[class].words)
 }
 
 /// What a magazine of the class holds at most: about 1 MB, so that batches stay inside it.
-pub(crate) const fn magazine(class: usize) -> u32 {
+pub(crate) fn magazine(class: usize) -> u32 {
     let fit = (1 << 20) / size(class);
     if fit > MAGAZINE_MAX as usize {
         MAGAZINE_MAX

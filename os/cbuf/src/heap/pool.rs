@@ -1,5 +1,5 @@
 //! A pool: what one core (or one thread of a program on the malloc replacement) allocates from. Its hot paths are a
-//! magazine for each size class, a stack of object numbers that `take` pops and `give` pushes with plain loads and
+//! magazine for each size class, a stack of free objects that `take` pops and `give` pushes with plain loads and
 //! stores; what is behind them is in [`super::supers`].
 //!
 //! No free object's memory holds anything of the allocator's, so writing through a stale pointer cannot corrupt it.
@@ -10,7 +10,7 @@
 
 use super::class::{self, COUNT, MAGAZINE_MAX};
 use super::remote;
-use super::space::{self, Geometry, NONE, Place, Space};
+use super::space::{self, Desc, EXTENT, Geometry, NONE, Place, Space};
 use crate::frame::FramePool;
 use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
@@ -31,10 +31,12 @@ pub(crate) struct Magazine {
     cap: Cell<u32>,
     base: Cell<*mut u8>,
     states: Cell<*mut AtomicU8>,
-    slots: Cell<*mut u32>,
-    size: Cell<u32>,
-    shift: Cell<u32>,
+    slots: Cell<*mut Taken>,
+    descs: Cell<*const Desc>,
     reciprocal: Cell<u64>,
+    size: Cell<u32>,
+    shift: Cell<u8>,
+    objects_log2: Cell<u8>,
 }
 
 const _: () = assert!(size_of::<Magazine>() == 64);
@@ -86,11 +88,13 @@ pub(crate) struct Pool {
     pub(super) remote_supers: remote::Stack,
     /// Buffers that other threads dropped.
     pub remote_nodes: remote::List<crate::buf::RemoteNode>,
-    slots: [[Cell<u32>; MAGAZINE_MAX as usize]; COUNT],
+    slots: [[Cell<std::mem::MaybeUninit<Taken>>; MAGAZINE_MAX as usize]; COUNT],
 }
 
-/// A fresh object.
+/// A fresh object, as a magazine keeps it. Either address follows from the other; both are kept so that an object
+/// which is freed and taken at once comes back by one load, whichever of the two its user has.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(crate) struct Taken {
     pub ptr: *mut u8,
     pub state: *mut AtomicU8,
@@ -132,7 +136,9 @@ impl Pool {
                 m.states.set(g.states);
                 m.slots.set((&raw mut (*at).slots[class]).cast());
                 m.size.set(class::size(class) as u32);
-                m.shift.set(class::state_shift(class));
+                m.descs.set(g.descs);
+                m.shift.set(class::state_shift(class) as u8);
+                m.objects_log2.set(class::objects_log2(class) as u8);
                 m.reciprocal.set(space::reciprocal(class));
             }
         }
@@ -176,31 +182,74 @@ impl Pool {
         }
         n -= 1;
         m.n.set(n);
-        // SAFETY: the magazine holds `n + 1` numbers of free objects of this class, each inside its region.
+        // SAFETY: the magazine holds `n + 1` free objects of this class.
         unsafe {
-            let index = *m.slots.get().add(n as usize) as usize;
-            let at = m.states.get().add(index << m.shift.get());
-            (*at).store(state, Ordering::Relaxed);
-            Some(Taken { ptr: m.base.get().add(index * m.size.get() as usize), state: at })
+            let taken = *m.slots.get().add(n as usize);
+            (*taken.state).store(state, Ordering::Relaxed);
+            Some(taken)
         }
     }
 
-    /// Makes the object with this state byte free. The byte is zero already.
+    /// Makes an object free. Its state byte is zero already.
     ///
     /// # Safety
-    /// `state` is the state byte of an object of `class` that belongs to this pool, was in use, and is on no list.
+    /// `object` is an object of `class` that belongs to this pool, was in use, and is on no list.
     #[inline(always)]
-    pub(crate) unsafe fn give(&self, class: usize, state: *mut AtomicU8) {
+    pub(crate) unsafe fn give(&self, class: usize, object: Taken) {
         let m = self.mag(class);
-        // The offset of a state byte is below 2^32 objects times at most 64.
-        let index = ((state.addr() - m.states.get().addr()) >> m.shift.get()) as u32;
         let n = m.n.get();
         if n >= m.cap.get() {
-            return self.flush(class, index);
+            return self.flush(class, object);
         }
         // SAFETY: `n < cap <= MAGAZINE_MAX`, the length of the slots.
-        unsafe { *m.slots.get().add(n as usize) = index };
+        unsafe { *m.slots.get().add(n as usize) = object };
         m.n.set(n + 1);
+    }
+
+    /// Takes an object for the program if the magazine has one; null if not.
+    #[inline(always)]
+    pub(crate) fn take_fast(&self, class: usize) -> *mut u8 {
+        let m = self.mag(class);
+        let n = m.n.get();
+        if n == 0 {
+            return std::ptr::null_mut();
+        }
+        m.n.set(n - 1);
+        // SAFETY: the magazine holds `n` free objects of this class.
+        unsafe {
+            let taken = *m.slots.get().add(n as usize - 1);
+            (*taken.state).store(PROGRAM, Ordering::Relaxed);
+            taken.ptr
+        }
+    }
+
+    /// Frees an object of the program's if everything about it is as usual: the start of an object of this pool, the
+    /// program's alone, with room in the magazine. Otherwise false, and nothing has changed.
+    #[inline(always)]
+    pub(crate) fn free_fast(&self, ptr: *mut u8) -> bool {
+        let offset = ptr.addr().wrapping_sub(EXTENT.base.load(Ordering::Relaxed));
+        if offset >= EXTENT.bytes.load(Ordering::Relaxed) {
+            return false;
+        }
+        let m = self.mag(offset >> (EXTENT.shift.load(Ordering::Relaxed) & 63));
+        let (index, start) = space::divide(ptr.addr() - m.base.get().addr(), m.reciprocal.get());
+        // SAFETY: the tables cover every object a pointer into the region can fall into.
+        unsafe {
+            let desc = &*m.descs.get().add((index >> (m.objects_log2.get() & 31)) as usize);
+            let state = m.states.get().add((index as usize) << (m.shift.get() & 63));
+            let n = m.n.get();
+            if !start
+                || desc.owner.load(Ordering::Relaxed) != self.index + 1
+                || (*state).load(Ordering::Relaxed) != PROGRAM
+                || n >= m.cap.get()
+            {
+                return false;
+            }
+            (*state).store(0, Ordering::Relaxed);
+            *m.slots.get().add(n as usize) = Taken { ptr, state };
+            m.n.set(n + 1);
+        }
+        true
     }
 
     /// Fills an empty magazine; how many it holds then.
@@ -220,20 +269,29 @@ impl Pool {
         got
     }
 
-    /// Empties the older half of a full magazine into its superblocks and puts `index` on top; in an orphaned pool
+    /// The object of this number.
+    pub(super) fn object(&self, class: usize, index: u32) -> Taken {
+        let m = self.mag(class);
+        Taken {
+            ptr: m.base.get().wrapping_add(index as usize * m.size.get() as usize),
+            state: m.states.get().wrapping_add((index as usize) << (m.shift.get() & 63)),
+        }
+    }
+
+    /// Empties the older half of a full magazine into its superblocks and puts the object on top; in an orphaned pool
     /// everything goes to the superblocks.
     #[cold]
     #[inline(never)]
-    fn flush(&self, class: usize, index: u32) {
+    fn flush(&self, class: usize, object: Taken) {
         let m = self.mag(class);
         if m.cap.get() == 0 {
-            self.put_back(class, &[index]);
+            self.put_back(class, &[object]);
             return;
         }
         self.shed(class, m.cap.get() / 2);
         let n = m.n.get();
         // SAFETY: there is room now.
-        unsafe { *m.slots.get().add(n as usize) = index };
+        unsafe { *m.slots.get().add(n as usize) = object };
         m.n.set(n + 1);
         self.drain();
     }
@@ -265,32 +323,36 @@ impl Pool {
     #[inline(always)]
     pub(crate) fn state_of(&self, place: Place) -> *mut AtomicU8 {
         let m = self.mag(place.class);
-        m.states.get().wrapping_add((place.index as usize) << m.shift.get())
+        m.states.get().wrapping_add((place.index as usize) << (m.shift.get() & 63))
     }
 
     /// The number of the object with this state byte.
-    fn index_of(&self, class: usize, state: *mut AtomicU8) -> u32 {
+    pub(super) fn index_of(&self, class: usize, state: *mut AtomicU8) -> u32 {
         let m = self.mag(class);
-        ((state.addr() - m.states.get().addr()) >> m.shift.get()) as u32
+        ((state.addr() - m.states.get().addr()) >> (m.shift.get() & 63)) as u32
     }
 
     /// First byte of the object with this state byte.
+    #[inline(always)]
     pub(crate) fn start_of(&self, class: usize, state: *mut AtomicU8) -> *mut u8 {
-        self.mag(class).base.get().wrapping_add(self.index_of(class, state) as usize * class::size(class))
+        let m = self.mag(class);
+        let index = (state.addr() - m.states.get().addr()) >> (m.shift.get() & 63);
+        m.base.get().wrapping_add(index * m.size.get() as usize)
     }
 
-    /// Clears the program's reference and frees the object if that was the last; it must be at the object's start
-    /// and this pool's own.
+    /// Clears the program's reference and frees the object if that was the last; `ptr` must be the object's start
+    /// and the object this pool's own.
     #[inline(always)]
-    pub(crate) fn free_local(&self, place: Place) -> Result<(), Misuse> {
+    pub(crate) fn free_local(&self, place: Place, ptr: *mut u8) -> Result<(), Misuse> {
         let at = self.state_of(place);
+        let object = Taken { ptr, state: at };
         // SAFETY: `place` is inside a region, whose state table covers it.
         let state = unsafe { (*at).load(Ordering::Relaxed) };
         if state == PROGRAM {
             // SAFETY: as above; the object is this pool's, was the program's alone, and is free now.
             unsafe {
                 (*at).store(0, Ordering::Relaxed);
-                self.give(place.class, at);
+                self.give(place.class, object);
             }
             return Ok(());
         }
@@ -345,7 +407,7 @@ impl Pool {
             let now = (*state).load(Ordering::Relaxed);
             if now == REF {
                 (*state).store(0, Ordering::Relaxed);
-                self.give(class, state);
+                self.give(class, Taken { ptr: self.start_of(class, state), state });
             } else {
                 self.release_shared(class, state, now);
             }
@@ -370,7 +432,7 @@ impl Pool {
         at.store(now - REF, Ordering::Relaxed);
         if now == REF {
             // SAFETY: as in `release`.
-            unsafe { self.give(class, state) };
+            unsafe { self.give(class, Taken { ptr: self.start_of(class, state), state }) };
         }
     }
 

@@ -9,14 +9,22 @@ use super::class;
 use super::pool::Pool;
 use crate::sys::{self, PAGE};
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// "No superblock" in lists.
 pub(crate) const NONE: u32 = u32::MAX;
-/// How many pools (cores, threads) there can be at a time.
-pub(crate) const POOLS: usize = if cfg!(miri) { 16 } else { 1 << 14 };
+/// How many pools (cores, threads) there can be at a time: fewer where address space is scarce.
+fn pools_for(shift: u32) -> usize {
+    if cfg!(miri) {
+        16
+    } else if shift >= 32 {
+        1 << 14
+    } else {
+        1 << (shift / 2 - 5)
+    }
+}
 /// Distance of two pools.
-pub(crate) const POOL_STRIDE: usize = size_of::<Pool>().next_multiple_of(PAGE);
+pub(crate) const POOL_STRIDE: usize = size_of::<Pool>().next_power_of_two();
 
 /// Base-two logarithms of region sizes to try, in order.
 const SHIFTS: &[u32] = if cfg!(miri) { &[17] } else { &[36, 34, 32, 30, 28, 26, 24, 22] };
@@ -122,7 +130,18 @@ pub(crate) struct Place {
     pub start: bool,
 }
 
+/// Where the regions lie, for the fast paths: address, bytes and shift. No bytes before the heap is reserved.
+pub(crate) struct Extent {
+    pub base: AtomicUsize,
+    pub bytes: AtomicUsize,
+    pub shift: AtomicU32,
+}
+
+pub(crate) static EXTENT: Extent =
+    Extent { base: AtomicUsize::new(0), bytes: AtomicUsize::new(0), shift: AtomicU32::new(0) };
+
 /// The heap, reserved at first use; `None` if the system grants no address space at all.
+#[inline(always)]
 pub(crate) fn get() -> Option<&'static Space> {
     if SPACE.state.load(Ordering::Acquire) == 1 {
         return Some(&SPACE);
@@ -180,7 +199,7 @@ impl Space {
                 take(entries * size_of::<Desc>()),
             ];
         }
-        let pools = take(POOLS * POOL_STRIDE);
+        let pools = take(pools_for(shift) * POOL_STRIDE);
         let huge = 2 << 20;
         let heap = sys::reserve(heap_bytes + huge);
         if heap.is_null() {
@@ -210,6 +229,10 @@ impl Space {
         self.shift.set(shift);
         self.pools.store(table.wrapping_add(pools), Ordering::Relaxed);
         self.base.store(heap, Ordering::Relaxed);
+        EXTENT.base.store(heap.addr(), Ordering::Relaxed);
+        EXTENT.shift.store(shift, Ordering::Relaxed);
+        // Last: with bytes the rest counts.
+        EXTENT.bytes.store(heap_bytes, Ordering::Release);
         true
     }
 
@@ -328,7 +351,7 @@ impl Space {
             return Some(pool);
         }
         let index = self.pools_made.get();
-        if index as usize >= POOLS {
+        if index as usize >= pools_for(self.shift.get()) {
             return None;
         }
         self.pools_made.set(index + 1);
@@ -380,12 +403,12 @@ pub(crate) fn uninitialised() -> &'static Space {
 }
 
 /// `2^64 / size` rounded up: see [`divide`].
-pub(crate) const fn reciprocal(class: usize) -> u64 {
-    const TABLE: [u64; class::COUNT] = {
+pub(crate) fn reciprocal(class: usize) -> u64 {
+    static TABLE: [u64; class::COUNT] = {
         let mut table = [0; class::COUNT];
         let mut class = 0;
         while class < class::COUNT {
-            table[class] = u64::MAX / class::size(class) as u64 + 1;
+            table[class] = u64::MAX / class::reckon_size(class) as u64 + 1;
             class += 1;
         }
         table

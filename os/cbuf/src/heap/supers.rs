@@ -2,7 +2,7 @@
 //! memory to the system, and the end of a pool.
 
 use super::class::{self, COUNT};
-use super::pool::{Life, Misuse, PROGRAM, Pool};
+use super::pool::{Life, Misuse, PROGRAM, Pool, Taken};
 use super::remote;
 use super::space::{Desc, NONE, Place, Space};
 use crate::sys;
@@ -16,7 +16,8 @@ const IDLE_MOST: usize = 256 << 20;
 /// Half of what is idle goes back this often.
 const DECAY_MILLIS: u64 = 50;
 
-const fn super_bytes(class: usize) -> usize {
+#[inline(always)]
+fn super_bytes(class: usize) -> usize {
     class::size(class) << class::objects_log2(class)
 }
 
@@ -61,7 +62,7 @@ impl Pool {
     }
 
     /// Takes free objects out of superblocks into `slots`; how many.
-    pub(super) fn collect(&self, class: usize, slots: &mut [u32]) -> u32 {
+    pub(super) fn collect(&self, class: usize, slots: &mut [Taken]) -> u32 {
         let mut got = 0;
         while got < slots.len() {
             let mut number = self.partial[class].get();
@@ -112,13 +113,13 @@ impl Pool {
     }
 
     /// Takes free objects of one superblock.
-    fn pick(&self, class: usize, number: u32, slots: &mut [u32]) -> usize {
+    fn pick(&self, class: usize, number: u32, slots: &mut [Taken]) -> usize {
         let first = number << class::objects_log2(class);
         let mut got = 0;
         for (i, word) in self.bits(class, number).iter().enumerate() {
             let mut bits = word.get();
             while bits != 0 && got < slots.len() {
-                slots[got] = first + i as u32 * 64 + bits.trailing_zeros();
+                slots[got] = self.object(class, first + i as u32 * 64 + bits.trailing_zeros());
                 bits &= bits - 1;
                 got += 1;
             }
@@ -136,9 +137,10 @@ impl Pool {
     }
 
     /// Puts free objects back into their superblocks.
-    pub(super) fn put_back(&self, class: usize, indices: &[u32]) {
+    pub(super) fn put_back(&self, class: usize, objects: &[Taken]) {
         let log2 = class::objects_log2(class);
-        for &index in indices {
+        for object in objects {
+            let index = self.index_of(class, object.state);
             let (number, bit) = (index >> log2, index & ((1 << log2) - 1));
             let word = &self.bits(class, number)[bit as usize / 64];
             let mask = 1u64 << (bit % 64);
@@ -265,7 +267,8 @@ impl Pool {
                     bits &= bits - 1;
                     self.count_remote(1);
                     // A local free that raced with the remote one was counted there; the object is free, not lost.
-                    let _ = self.free_local(Place { class, index, start: true });
+                    let ptr = self.object(class, index).ptr;
+                    let _ = self.free_local(Place { class, index, start: true }, ptr);
                 }
             }
         }
