@@ -2,6 +2,7 @@
 //! its operands are there and then occupies its stages; loads may miss under later independent instructions up to a
 //! limit; branches are predicted at fetch and resolved in execute. A wrong path is fetched, never executed.
 
+use super::Halt;
 use super::config::StoreOrder;
 use super::slow::Slow;
 use super::stores::Forward;
@@ -21,6 +22,7 @@ pub(crate) struct InOrder {
     next_issue: Tick,
     divider: Tick,
     trap: Option<Trap>,
+    pub(crate) pause: bool,
     done: Vec<Completion>,
     pub(crate) trace: Option<Trace>,
 }
@@ -46,6 +48,7 @@ impl InOrder {
             next_issue: 0,
             divider: 0,
             trap: None,
+            pause: false,
             done: Vec::with_capacity(16),
             trace: None,
         }
@@ -57,7 +60,7 @@ impl InOrder {
     }
 
     pub(crate) fn redirect(&mut self) {
-        self.trap = None;
+        (self.trap, self.pause) = (None, false);
         self.unit.forget_code();
     }
 
@@ -90,8 +93,8 @@ impl InOrder {
         self.done = done;
     }
 
-    /// One cycle at the present tick: the tick of the next, or the trap at which it stopped with everything drained.
-    pub(crate) fn tick<D: Devices>(&mut self, memory: &mut System, devices: &mut D) -> Result<Tick, Trap> {
+    /// One cycle at the present tick: the tick of the next, or why it stopped with everything drained.
+    pub(crate) fn tick<D: Devices>(&mut self, memory: &mut System, devices: &mut D) -> Result<Tick, Halt> {
         self.collect(memory);
         let now = memory.now();
         let mut again = Tick::MAX;
@@ -100,10 +103,13 @@ impl InOrder {
             again = now + self.unit.period;
         }
         if let Some(trap) = self.trap {
-            return if self.drained() { Err(trap) } else { Ok(again) };
+            return if self.drained() { Err(Halt::Trap(trap)) } else { Ok(again) };
         }
         if self.slow.active() {
             return Ok(again.min(self.slow_step(memory, devices)));
+        }
+        if self.pause {
+            return if self.drained() { Err(Halt::Paused) } else { Ok(again) };
         }
         if now < self.next_issue {
             return Ok(again.min(self.next_issue));

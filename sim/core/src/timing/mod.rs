@@ -50,10 +50,21 @@ pub enum Stop {
         /// What its instruction at `pc` raised.
         trap: Trap,
     },
+    /// A core asked to [`Cluster::pause`] stands between two instructions with everything drained, halted.
+    Paused {
+        /// Which core.
+        core: u32,
+    },
     /// No running core will ever do anything again by itself: all halted, or waiting for an interrupt.
     Idle,
     /// The tick given to `run` is reached.
     Limit,
+}
+
+/// Why a pipeline stopped.
+pub(crate) enum Halt {
+    Trap(Trap),
+    Paused,
 }
 
 /// Cores of one kind and their memory.
@@ -120,7 +131,7 @@ impl Cluster {
 
     /// The state of a halted core, to be changed; interrupt lines may be changed at any time.
     pub fn hart_mut(&mut self, core: u32) -> &mut Hart {
-        &mut self.unit_mut(core).hart
+        self.parts(core).0
     }
 
     /// Starts a halted core from its hart's state.
@@ -134,6 +145,32 @@ impl Cluster {
         }
         c.running = true;
         c.wake = now + 1;
+    }
+
+    /// Asks a running core to stop between two instructions; [`Cluster::run`] then returns [`Stop::Paused`].
+    pub fn pause(&mut self, core: u32) {
+        let c = &mut self.cores[core as usize];
+        match &mut c.pipeline {
+            Pipeline::InOrder(p) => p.pause = c.running,
+            Pipeline::OutOfOrder(p) => p.pause = c.running,
+        }
+        self.nudge(core);
+    }
+
+    /// A halted core's hart and the memory, for a system call.
+    pub fn parts(&mut self, core: u32) -> (&mut Hart, &mut System) {
+        let unit = match &mut self.cores[core as usize].pipeline {
+            Pipeline::InOrder(p) => &mut p.unit,
+            Pipeline::OutOfOrder(p) => &mut p.unit,
+        };
+        (&mut unit.hart, &mut self.memory)
+    }
+
+    /// Ticks of the `time` register a second; 10 MHz unless set.
+    pub fn set_timebase(&mut self, hz: u64) {
+        for core in 0..self.cores.len() as u32 {
+            self.unit_mut(core).timebase = 1_000_000_000_000 / hz.max(1);
+        }
     }
 
     /// An interrupt line of a core changed: it looks again.
@@ -302,9 +339,14 @@ impl Cluster {
             };
             match outcome {
                 Ok(next) => core.wake = next,
-                Err(trap) => {
+                Err(halt) => {
                     (core.wake, core.running) = (Tick::MAX, false);
-                    stop = Some(Stop::Trap { core: k as u32, trap });
+                    let core = k as u32;
+                    stop = Some(match halt {
+                        Halt::Trap(trap) => Stop::Trap { core, trap },
+                        Halt::Paused => Stop::Paused { core },
+                    });
+                    self.unit_mut(core).count(at);
                     break;
                 }
             }

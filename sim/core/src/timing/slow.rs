@@ -271,10 +271,7 @@ impl Slow {
             if drains(&self.uop) && !unit.stores.is_empty() {
                 return Err(Tick::MAX);
             }
-            let now = memory.now();
-            let csrs = &mut unit.hart.csrs;
-            (csrs.cycle, csrs.instret) = (now / unit.period, unit.stats.instructions);
-            csrs.time = now / 100_000; // a time base of 10 MHz
+            unit.count(memory.now());
             if !matches!(
                 self.uop.class(),
                 Class::Csr | Class::System | Class::Fence | Class::VectorAlu | Class::VectorConfig

@@ -230,3 +230,36 @@ fn second_store_is_visible_before_the_first_only_under_rvwmo() {
         assert_eq!(passed, config.store_order == StoreOrder::Rvwmo, "{name}");
     }
 }
+
+#[test]
+fn paused_core_resumes_where_it_stood() {
+    for seed in 50..54 {
+        let code = random_program(&mut Rng(seed), 200);
+        let (hart, _, count) = reference(&code);
+        for (name, config) in kinds() {
+            let mut cluster = Cluster::new(&config, memory(1, true)).expect("a valid core");
+            load(&mut cluster, &code, CODE);
+            prepare(cluster.hart_mut(0), CODE);
+            cluster.resume(0);
+            let mut pauses = 0;
+            let end = loop {
+                match cluster.run(&mut NoDevices, cluster.now() + 300_000) {
+                    Stop::Limit => cluster.pause(0),
+                    Stop::Paused { core } => {
+                        pauses += 1;
+                        // A context switch and back: the hart is all that is kept.
+                        let saved = cluster.hart(core).clone();
+                        *cluster.hart_mut(core) = Hart::new(0);
+                        *cluster.hart_mut(core) = saved;
+                        cluster.resume(core);
+                    }
+                    other => break other,
+                }
+            };
+            assert!(matches!(end, Stop::Trap { trap, .. } if trap.cause == Cause::EcallMachine), "{name}: {end:?}");
+            assert!(pauses > 2, "{name}: {pauses}");
+            assert_eq!(cluster.hart(0).x, hart.x, "{name} seed {seed}");
+            assert_eq!(cluster.core_stats(0).instructions, count, "{name} seed {seed}");
+        }
+    }
+}

@@ -84,6 +84,8 @@ pub(crate) struct Unit {
     memo: Vec<Uop>,
     inbox: Vec<Completion>,
     pub(crate) stats: CoreStats,
+    /// Picoseconds of a tick of `time`.
+    pub(crate) timebase: Tick,
 }
 
 const MEMO: usize = 4096;
@@ -109,6 +111,7 @@ impl Unit {
             memo: vec![decode(0); MEMO],
             inbox: Vec::with_capacity(16),
             stats: CoreStats::default(),
+            timebase: 100_000,
         }
     }
 
@@ -131,6 +134,12 @@ impl Unit {
             }
         }
         self.inbox = inbox;
+    }
+
+    /// Brings the counters that programs read up to date.
+    pub(crate) fn count(&mut self, now: Tick) {
+        let csrs = &mut self.hart.csrs;
+        (csrs.cycle, csrs.instret, csrs.time) = (now / self.period, self.stats.instructions, now / self.timebase);
     }
 
     pub(crate) fn translate(&mut self, va: u64, access: Access, oldest: bool, memory: &mut System) -> Xlate {

@@ -81,7 +81,7 @@ impl OutOfOrder {
     }
 
     /// Where execution goes on when nothing is in the buffer.
-    fn resume_pc(&self) -> u64 {
+    pub(super) fn resume_pc(&self) -> u64 {
         self.front.front().map_or(self.fetch_pc, |f| f.pc)
     }
 

@@ -8,6 +8,7 @@ mod commit;
 mod execute;
 mod front;
 
+use super::Halt;
 use super::predict::Repair;
 use super::slow::Slow;
 use super::trace::Trace;
@@ -94,6 +95,7 @@ pub(crate) struct OutOfOrder {
     /// Loads that once read too early wait for all older stores; one bit by program counter.
     cautious: Vec<bool>,
     trap: Option<Trap>,
+    pub(crate) pause: bool,
     done: Vec<Completion>,
     notices: Vec<u64>,
     /// Something happened this cycle.
@@ -175,6 +177,7 @@ impl OutOfOrder {
             fp_divider: 0,
             cautious: vec![false; 1024],
             trap: None,
+            pause: false,
             done: Vec::with_capacity(64),
             notices: Vec::with_capacity(64),
             moved: false,
@@ -203,7 +206,7 @@ impl OutOfOrder {
     /// Takes registers and program counter from the hart, which somebody else may have changed.
     pub(crate) fn redirect(&mut self) {
         assert!(self.head == self.tail, "registers were replaced under running instructions");
-        self.trap = None;
+        (self.trap, self.pause) = (None, false);
         for r in 0..64 {
             self.map[r] = r as u16;
             self.values[r] = if r < 32 { self.unit.hart.x[r] } else { self.unit.hart.f[r - 32] };
@@ -217,15 +220,24 @@ impl OutOfOrder {
         self.fetch_stopped = false;
     }
 
-    /// One cycle at the present tick: the tick of the next, or the trap at which it stopped with everything drained.
-    pub(crate) fn tick<D: Devices>(&mut self, memory: &mut System, devices: &mut D) -> Result<Tick, Trap> {
+    /// One cycle at the present tick: the tick of the next, or why it stopped with everything drained.
+    pub(crate) fn tick<D: Devices>(&mut self, memory: &mut System, devices: &mut D) -> Result<Tick, Halt> {
         let now = memory.now();
         (self.moved, self.again) = (false, NEVER);
         self.collect(memory);
-        if let Some(trap) = self.trap {
+        if self.pause && self.trap.is_none() && !self.slow.active() && self.head != self.tail {
+            // What has not committed is forgotten; it runs again after the pause.
+            let (pc, repair) = (self.at(self.head).pc, self.at(self.head).repair);
+            self.unit.predictor.rewind(&repair);
+            self.squash(self.head, pc, now);
+        }
+        if self.trap.is_some() || (self.pause && self.head == self.tail) {
             self.unit.stores.step(memory);
             if self.drained() {
-                return Err(trap);
+                if self.trap.is_none() {
+                    self.unit.hart.pc = self.resume_pc();
+                }
+                return Err(self.trap.map_or(Halt::Paused, Halt::Trap));
             }
             return Ok(if self.unit.stores.eager() { now + self.unit.period } else { NEVER });
         }
