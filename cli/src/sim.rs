@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
-use towpath_machine::{Board, Console, Machine, Options, Outcome, Statistics};
+use towpath_machine::{Board, Console, CoreKind, Machine, Options, Outcome, Statistics, Timed};
 
 /// Instructions between two progress lines.
 const PROGRESS_EVERY: u64 = 200_000_000;
@@ -57,6 +57,15 @@ pub struct Run {
     /// Print each system call
     #[arg(long)]
     trace_calls: bool,
+    /// Compare every load of timing cores with an oracle
+    #[arg(long)]
+    check: bool,
+    /// Write a pipeline trace of core 0, which Konata opens, to this file (timing cores)
+    #[arg(long)]
+    pipeline: Option<PathBuf>,
+    /// How many instructions the pipeline trace holds
+    #[arg(long, default_value_t = 100_000)]
+    pipeline_instructions: u64,
     /// Print simulated time and speed now and then
     #[arg(long)]
     progress: bool,
@@ -67,6 +76,10 @@ pub struct Run {
 enum Core {
     /// One instruction a cycle, no caches
     Functional,
+    /// Five stages in order, with caches and DRAM
+    Inorder,
+    /// Out of order, with caches and DRAM
+    Ooo,
 }
 
 /// Runs the subcommand.
@@ -79,7 +92,15 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
 
 fn start(args: &Run) -> Result<ExitCode, String> {
     let board = Board::read(&args.board).map_err(|e| e.to_string())?;
-    let Core::Functional = args.core.unwrap_or(Core::Functional);
+    let kind = match args.core {
+        None => board.harts.core,
+        Some(Core::Functional) => CoreKind::Functional,
+        Some(Core::Inorder) => CoreKind::InOrder,
+        Some(Core::Ooo) => CoreKind::OutOfOrder,
+    };
+    if kind != CoreKind::Functional {
+        return start_timed(args, &board, kind);
+    }
     let mut machine = load(args, &board)?;
     let outcome = advance(args, &mut machine)?;
     if args.bare {
@@ -93,6 +114,43 @@ fn start(args: &Run) -> Result<ExitCode, String> {
             "stopped after {} instructions; the program had not ended (--max-instructions)",
             machine.instructions()
         )),
+    }
+}
+
+/// Runs a Linux program on timing cores.
+fn start_timed(args: &Run, board: &Board, kind: CoreKind) -> Result<ExitCode, String> {
+    if args.bare {
+        return Err("--bare runs on the functional core only (--core functional)".into());
+    }
+    let options = Options { sysroot: Some(args.sysroot.clone()), trace: args.trace_calls };
+    let program = (args.program.as_path(), &args.arguments[..], &args.environment[..]);
+    let mut machine =
+        Timed::with_program(board, kind, args.check, program, options, Console::host()).map_err(|e| e.to_string())?;
+    if args.pipeline.is_some() {
+        machine.trace(args.pipeline_instructions);
+    }
+    let limit = args.max_instructions.unwrap_or(u64::MAX);
+    let begin = Instant::now();
+    let outcome = loop {
+        let step = (PROGRESS_EVERY / 20).min(limit.saturating_sub(machine.instructions()));
+        let outcome = machine.run(step).map_err(|e| e.to_string())?;
+        if outcome != Outcome::Budget || machine.instructions() >= limit {
+            break outcome;
+        }
+        if args.progress {
+            let millions = machine.instructions() as f64 / 1e6;
+            let (ms, speed) = (machine.cluster().now() as f64 / 1e9, millions / begin.elapsed().as_secs_f64());
+            eprintln!("{millions:.0} M instructions, {ms:.3} simulated ms, {speed:.1} M/s");
+        }
+    };
+    if let Some(path) = &args.pipeline {
+        let text = machine.cluster().trace_text(0).unwrap_or_default();
+        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    write_statistics(args, &machine.statistics())?;
+    match outcome {
+        Outcome::Exited(status) => Ok(ExitCode::from(status as u8)),
+        Outcome::Budget => Err(format!("stopped after {} instructions (--max-instructions)", machine.instructions())),
     }
 }
 

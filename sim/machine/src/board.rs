@@ -20,6 +20,10 @@ pub struct Board {
     /// How Linux programs are run directly.
     #[serde(default)]
     pub program: Program,
+    /// What timing cores and their memory are made of: a preset and what differs from it (see
+    /// [`configuration`](crate::configuration)).
+    #[serde(default)]
+    pub timing: Option<toml::Table>,
 }
 
 /// The processors of a board.
@@ -42,6 +46,10 @@ pub struct Harts {
 pub enum CoreKind {
     /// One instruction a cycle, no caches.
     Functional,
+    /// Five stages in order, with caches and DRAM.
+    InOrder,
+    /// Out of order, with caches and DRAM.
+    OutOfOrder,
 }
 
 /// Physical memory of a board.

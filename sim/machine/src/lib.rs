@@ -16,6 +16,7 @@ mod kernel;
 mod machine;
 mod space;
 mod stats;
+mod timed;
 pub mod verify;
 
 pub use agent::Agent;
@@ -27,3 +28,4 @@ pub use frames::{Frames, Rng};
 pub use kernel::{Console, Input, Kernel, KernelStats, Options, call_name};
 pub use machine::{Machine, Outcome};
 pub use stats::{Statistic, Statistics};
+pub use timed::{Timed, configuration};

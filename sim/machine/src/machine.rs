@@ -10,7 +10,7 @@ use crate::stats::Statistics;
 use std::path::Path;
 use towpath_core::functional::{Clock, Core, Stop};
 use towpath_core::{NoDevices, Ram};
-use towpath_isa::{Hart, Interrupt, MSTATUS_FS, MSTATUS_VS, Mode, csr};
+use towpath_isa::{Hart, Interrupt};
 
 /// Instructions a hart runs before the next gets its turn, when there are several.
 const QUANTUM: u64 = 10_000;
@@ -69,15 +69,7 @@ impl Machine {
         let mut machine = Machine::new(board.clone(), Software::Bare(Devices::new(0)));
         kernel.start(&mut machine.ram, program, arguments, environment)?;
         for hart in &mut machine.harts {
-            // What Linux sets up for user programs: units on, counters readable, cache-block instructions allowed.
-            hart.csrs.mstatus |= MSTATUS_FS | MSTATUS_VS;
-            for (number, value) in
-                [(csr::MCOUNTEREN, 7), (csr::SCOUNTEREN, 7), (csr::MENVCFG, 0xd0), (csr::SENVCFG, 0xd0)]
-            {
-                // These registers exist and M-mode may write them.
-                let _ = hart.write_csr(number, value);
-            }
-            hart.mode = Mode::User;
+            crate::timed::prepare(hart);
         }
         machine.software = Software::Linux(Box::new(kernel));
         Ok(machine)
