@@ -146,6 +146,17 @@ impl Work<'_> {
         if self.vd == self.vs2 { Ok(()) } else { self.check_apart(self.vs2, lmul + 1, lmul) }
     }
 
+    /// A mask as the result may overlap only the lowest register of a source group.
+    fn check_mask_result(&self, lmul: i32) -> Result<(), Reserved> {
+        if self.vd != self.vs2 {
+            self.check_apart(self.vs2, lmul, 0)?;
+        }
+        match self.second {
+            Second::Vector(reg) if reg != self.vd => self.check_apart(reg, lmul, 0),
+            _ => Ok(()),
+        }
+    }
+
     /// Same-width operation of vs2 and the second operand.
     fn each(&mut self, f: impl Fn(u64, u64) -> u64) -> Result<u64, Reserved> {
         let (lmul, size) = (self.unit.lmul(), self.size);
@@ -206,15 +217,7 @@ impl Work<'_> {
     fn compare(&mut self, f: impl Fn(u64, u64) -> bool) -> Result<u64, Reserved> {
         let (lmul, size) = (self.unit.lmul(), self.size);
         self.check(0, lmul, lmul)?;
-        // The result may overlap only the lowest register of a source group.
-        if self.vd != self.vs2 {
-            self.check_apart(self.vs2, lmul, 0)?;
-        }
-        if let Second::Vector(reg) = self.second
-            && reg != self.vd
-        {
-            self.check_apart(reg, lmul, 0)?;
-        }
+        self.check_mask_result(lmul)?;
         for i in self.start..self.vl {
             if self.active(i) {
                 let bit = f(self.unit.get(self.vs2, i, size), self.second(i, size));
@@ -228,9 +231,7 @@ impl Work<'_> {
     fn carry_out(&mut self, subtract: bool) -> Result<u64, Reserved> {
         let (lmul, size) = (self.unit.lmul(), self.size);
         self.check(0, lmul, lmul)?;
-        if self.vd != self.vs2 {
-            self.check_apart(self.vs2, lmul, 0)?;
-        }
+        self.check_mask_result(lmul)?;
         let mut bits = Vec::with_capacity(self.vl);
         for i in self.start..self.vl {
             let carry = u128::from(self.masked && self.unit.mask_bit(0, i));
