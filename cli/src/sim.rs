@@ -21,6 +21,8 @@ enum Command {
     Run(Box<Run>),
     /// Compare the simulated instructions with QEMU on random programs
     Verify(crate::sim_verify::Args),
+    /// Say what each model times, what it ignores and how it was validated
+    Doc,
 }
 
 /// Arguments of `towpath sim run`.
@@ -87,6 +89,10 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     match args.command {
         Command::Run(run) => start(&run),
         Command::Verify(args) => crate::sim_verify::run(&args),
+        Command::Doc => {
+            print!("{}", towpath_machine::doc::text());
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod agent;
 mod board;
 mod checkpoint;
 mod devices;
+pub mod doc;
 mod elf;
 mod error;
 mod frames;
