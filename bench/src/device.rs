@@ -24,21 +24,26 @@ const TYPE: [u8; 2] = [0x88, 0xb5];
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the two sides of a contender share: whether the peer shall answer now.
-struct Control(AtomicU32);
+pub struct Control(AtomicU32);
+
+/// Whether the peer shall go on answering.
+pub fn running(control: &Control) -> bool {
+    control.0.load(Ordering::Relaxed) == RUN
+}
 
 const IDLE: u32 = 0;
 const RUN: u32 = 1;
 const END: u32 = 2;
 
 /// A thread on the second processor that answers while told to, and sleeps otherwise.
-struct Peer {
+pub struct Peer {
     control: Arc<Control>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Peer {
     /// Starts it: `make` builds the far end there, which then answers until it returns false.
-    fn start<E, M>(make: M) -> Result<Peer, String>
+    pub fn start<E, M>(make: M) -> Result<Peer, String>
     where
         E: FnMut(&Control),
         M: FnOnce() -> Result<E, String> + Send + 'static,
@@ -89,7 +94,7 @@ impl Drop for Peer {
 }
 
 /// One way to send a message to the other processor and back.
-struct Contender {
+pub struct Contender {
     name: &'static str,
     peer: Peer,
     /// One round trip.
@@ -98,8 +103,23 @@ struct Contender {
 }
 
 impl Contender {
+    /// A contender whose far end is `peer`; `link` goes down after both ends.
+    pub fn new(
+        name: &'static str,
+        peer: Peer,
+        ping: Box<dyn FnMut() -> Result<(), String>>,
+        link: Option<TemporaryLink>,
+    ) -> Contender {
+        Contender { name, peer, ping, _link: link }
+    }
+
+    /// What it is called in a table.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Nanoseconds a round trip takes, averaged over `n`.
-    fn run(&mut self, n: usize) -> Result<f64, String> {
+    pub fn run(&mut self, n: usize) -> Result<f64, String> {
         self.peer.set(RUN);
         let mut outcome = (0..n / 10 + 10).try_for_each(|_| (self.ping)());
         let start = Instant::now();
@@ -238,7 +258,7 @@ fn contender<D: PacketDevice + 'static, F: PacketDevice>(
     Ok(Contender { name, peer, ping: Box::new(ping), _link: link })
 }
 
-fn shm(size: usize) -> Result<Contender, String> {
+pub fn shm(size: usize) -> Result<Contender, String> {
     let (one, two) = ShmDevice::sockets().map_err(|e| e.to_string())?;
     let open = |socket, first, memory: &Memory| {
         ShmDevice::over(socket, first, memory, ShmConfig::default()).map_err(|e| e.to_string())
@@ -246,13 +266,13 @@ fn shm(size: usize) -> Result<Contender, String> {
     contender("shm", size, None, move |m| open(one, true, m), move |m| open(two, false, m))
 }
 
-fn link() -> Result<TemporaryLink, String> {
+pub fn link() -> Result<TemporaryLink, String> {
     let config = TryLinkConfig { near_namespace: true, ..TryLinkConfig::new("tpb") };
     TemporaryLink::up(config).map_err(|e| e.to_string())
 }
 
 /// A contender of one kind of kernel device at both ends of a veth pair.
-fn over_veth<D: PacketDevice + 'static>(
+pub fn over_veth<D: PacketDevice + 'static>(
     name: &'static str,
     size: usize,
     open: fn(&str, &Memory) -> Result<D, towpath_device::Error>,
@@ -291,12 +311,12 @@ fn tap(size: usize) -> Result<Contender, String> {
     contender("tap", size, Some(link), move |m| open_near(m).map_err(text), move |m| open_far(m).map_err(text))
 }
 
-fn plain() -> PacketConfig {
+pub fn plain() -> PacketConfig {
     PacketConfig { offloads: false, ..PacketConfig::default() }
 }
 
 /// Kernel UDP sockets that spin.
-fn kernel_udp(size: usize) -> Result<Contender, String> {
+pub fn kernel_udp(size: usize) -> Result<Contender, String> {
     let text = |e: std::io::Error| e.to_string();
     let link = link()?;
     link.give_near_kernel_addresses().map_err(|e| e.to_string())?;
@@ -339,8 +359,13 @@ fn kernel_udp(size: usize) -> Result<Contender, String> {
 }
 
 /// Opens an AF_XDP device in one mode.
-fn xdp(name: &str, memory: &Memory, mode: XdpMode) -> Result<XdpDevice, towpath_device::Error> {
+pub fn xdp(name: &str, memory: &Memory, mode: XdpMode) -> Result<XdpDevice, towpath_device::Error> {
     XdpDevice::open(name, memory, XdpConfig { mode: Some(mode), ring: 256, ..XdpConfig::default() })
+}
+
+/// Puts this side on the first processor; peers put themselves on the second.
+pub fn pin_pair() -> Result<(), String> {
+    pin(0)
 }
 
 /// Runs it.
@@ -350,7 +375,7 @@ pub fn bench_device(smoke: bool) -> Result<Report, String> {
         report.skip("device", "two ends that spin need two processors");
         return Ok(report);
     }
-    pin(0)?;
+    pin_pair()?;
     let (rounds, n) = if smoke { (2, 50) } else { (15, 4000) };
     for size in [64, 1024] {
         measure(&mut report, size, rounds, n)?;

@@ -7,6 +7,7 @@ mod echo;
 mod heap;
 mod heap_mallocs;
 mod kv;
+mod net;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
 mod report;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
@@ -47,6 +48,8 @@ enum Bench {
     Relay,
     /// Round trips of raw frames through bare devices, beside a bare cache line and spinning kernel sockets
     Device,
+    /// Round trips through our stack on each device, beside the bare device and spinning kernel sockets
+    Net,
     /// Round trips of messages over TCP and UDP, beside loops on plain sockets
     Echo(echo::Args),
     /// The key-value server beside redis-server, both driven by redis-benchmark
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         };
     }
     let outcome = match bench {
+        Bench::Net => net::bench_net(cli.smoke),
         Bench::Device => device::bench_device(cli.smoke),
         Bench::Heap => heap::bench(cli.smoke),
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),
