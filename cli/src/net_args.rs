@@ -31,6 +31,9 @@ pub struct NetArgs {
     /// Finish checksums and cut packets here although the device would
     #[arg(long, env = "TOWPATH_NO_OFFLOADS")]
     no_offloads: bool,
+    /// Write every frame to this pcapng file, for Wireshark
+    #[arg(long, value_name = "FILE", env = "TOWPATH_CAPTURE")]
+    capture: Option<std::path::PathBuf>,
     /// Put faults before the device, such as lose=0.01,corrupt=0.001,duplicate=0.01,reorder=0.01,delay=5ms,seed=7
     #[arg(long, value_name = "FAULTS", value_parser = parse_fault, env = "TOWPATH_FAULT")]
     fault: Option<FaultConfig>,
@@ -49,6 +52,7 @@ impl NetArgs {
             queue: self.queue,
             xdp_mode: self.xdp_mode,
             no_offloads: self.no_offloads,
+            capture: self.capture.clone(),
             fault: self.fault,
         }
     }

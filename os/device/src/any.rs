@@ -2,6 +2,7 @@
 
 use crate::fault::FaultDevice;
 use crate::packet::PacketSocketDevice;
+use crate::pcap::{CaptureDevice, PcapDevice};
 use crate::shm::ShmDevice;
 use crate::tap::TapDevice;
 use crate::xdp::XdpDevice;
@@ -20,6 +21,10 @@ pub enum AnyDevice {
     Packet(Box<PacketSocketDevice>),
     /// An AF_XDP socket.
     Xdp(Box<XdpDevice>),
+    /// Frames from and to files.
+    Pcap(Box<PcapDevice>),
+    /// Any of them, captured to a file.
+    Capture(Box<CaptureDevice<AnyDevice>>),
     /// Any of them behind faults.
     Fault(Box<FaultDevice<AnyDevice>>),
 }
@@ -32,6 +37,8 @@ macro_rules! each {
             AnyDevice::Tap($device) => $call,
             AnyDevice::Packet($device) => $call,
             AnyDevice::Xdp($device) => $call,
+            AnyDevice::Pcap($device) => $call,
+            AnyDevice::Capture($device) => $call,
             AnyDevice::Fault($device) => $call,
         }
     };

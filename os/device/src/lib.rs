@@ -6,6 +6,7 @@
 //! | [`xdp`] | an interface with AF_XDP | none of ours; the kernel's own without driver support |
 //! | [`packet`] | any interface | one in each direction, to and from the kernel's rings |
 //! | [`tap`] | `/dev/net/tun` | the system call's own |
+//! | [`pcap`] | a file, to replay or to record | one
 //! | [`fault`] | another device | none; damaged frames are rewritten |
 //!
 //! All of them give and take [`Sga`](towpath_cbuf::Sga)s. [`AnyDevice`] is one of them, chosen at run time without
@@ -18,6 +19,7 @@ mod frames;
 pub mod link;
 pub mod packet;
 mod packet_device;
+pub mod pcap;
 pub mod shm;
 mod sys;
 pub mod tap;

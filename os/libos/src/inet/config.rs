@@ -8,6 +8,7 @@ use towpath_cbuf::Memory;
 use towpath_device::fault::{FaultConfig, FaultDevice};
 use towpath_device::link::Namespace;
 use towpath_device::packet::{PacketConfig, PacketSocketDevice};
+use towpath_device::pcap::CaptureDevice;
 use towpath_device::shm::{ShmConfig, ShmDevice};
 use towpath_device::tap::{TapConfig, TapDevice};
 use towpath_device::xdp::{XdpConfig, XdpDevice};
@@ -79,6 +80,8 @@ pub struct NetConfig {
     pub xdp_mode: Option<XdpMode>,
     /// Finish checksums and cut packets here, although the device would.
     pub no_offloads: bool,
+    /// A pcapng file that every frame is written to as it passes.
+    pub capture: Option<std::path::PathBuf>,
     /// Faults put before the device.
     pub fault: Option<FaultConfig>,
 }
@@ -111,7 +114,10 @@ impl NetConfig {
                 XdpDevice::open(name, memory, config).map(|d| AnyDevice::Xdp(Box::new(d)))
             }
         };
-        let device = device.map_err(failed)?;
+        let mut device = device.map_err(failed)?;
+        if let Some(path) = &self.capture {
+            device = AnyDevice::Capture(Box::new(CaptureDevice::new(device, path).map_err(failed)?));
+        }
         Ok(match self.fault {
             Some(fault) => AnyDevice::Fault(Box::new(FaultDevice::new(device, memory, fault))),
             None => device,
