@@ -17,6 +17,7 @@ impl Stack {
     }
 
     /// Nothing is on it, as far as this thread sees.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
@@ -73,6 +74,7 @@ impl<T> List<T> {
         List(AtomicPtr::new(std::ptr::null_mut()))
     }
 
+    #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed).is_null()
@@ -94,5 +96,115 @@ impl<T> List<T> {
     /// Takes everything: the first node or null.
     pub(crate) fn take(&self) -> *mut T {
         self.0.swap(std::ptr::null_mut(), Ordering::Acquire) // SYNC <- push
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    struct Node {
+        value: UnsafeCell<u32>,
+        next: UnsafeCell<*mut Node>,
+    }
+
+    /// A superblock's remote half, as other threads and its owner see it.
+    struct Super {
+        bits: AtomicU64,
+        queued: AtomicU32,
+        next: AtomicU64,
+        /// Written by the freeing thread before, read by the owner after: the object itself.
+        object: [UnsafeCell<u32>; 2],
+    }
+
+    #[test]
+    fn marks_of_two_threads_are_each_collected_once_and_in_order() {
+        loom::model(|| {
+            let stack = Arc::new(Stack::new());
+            let sb = Arc::new(Super {
+                bits: AtomicU64::new(0),
+                queued: AtomicU32::new(0),
+                next: AtomicU64::new(0),
+                object: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            });
+            let freeing: Vec<_> = (0..2u32)
+                .map(|bit| {
+                    let (stack, sb) = (stack.clone(), sb.clone());
+                    thread::spawn(move || {
+                        sb.object[bit as usize].with_mut(|o| unsafe { *o = 7 });
+                        assert!(mark(&sb.bits, bit));
+                        if claim(&sb.queued) {
+                            stack.push(1, &sb.next);
+                        }
+                    })
+                })
+                .collect();
+            let mut got = 0;
+            let mut drain = || {
+                if stack.take() == 0 {
+                    return;
+                }
+                unclaim(&sb.queued);
+                let bits = collect(&sb.bits);
+                assert_eq!(got & bits, 0, "collected twice");
+                for bit in (0..2).filter(|b| bits >> b & 1 == 1) {
+                    sb.object[bit].with(|o| assert_eq!(unsafe { *o }, 7));
+                }
+                got |= bits;
+            };
+            drain();
+            for t in freeing {
+                t.join().unwrap();
+            }
+            drain();
+            assert_eq!(got, 0b11, "a mark was lost");
+        });
+    }
+
+    #[test]
+    fn double_mark_is_refused_to_exactly_one() {
+        loom::model(|| {
+            let word = Arc::new(AtomicU64::new(0));
+            let other = word.clone();
+            let there = thread::spawn(move || mark(&other, 5));
+            let here = mark(&word, 5);
+            assert!(here != there.join().unwrap());
+            assert_eq!(collect(&word), 1 << 5);
+        });
+    }
+
+    #[test]
+    fn nodes_of_two_threads_are_each_taken_once_with_their_contents() {
+        loom::model(|| {
+            let list = Arc::new(List::<Node>::new());
+            let pushing: Vec<_> = (1..3u32)
+                .map(|value| {
+                    let list = list.clone();
+                    thread::spawn(move || {
+                        let node = Node { value: UnsafeCell::new(value), next: UnsafeCell::new(std::ptr::null_mut()) };
+                        let node = Box::into_raw(Box::new(node));
+                        list.push(node, |head| unsafe { (*node).next.with_mut(|n| *n = head) });
+                    })
+                })
+                .collect();
+            let mut sum = 0;
+            let mut drain = || {
+                let mut node = list.take();
+                while !node.is_null() {
+                    let taken = unsafe { Box::from_raw(node) };
+                    sum += taken.value.with(|v| unsafe { *v });
+                    node = taken.next.with(|n| unsafe { *n });
+                }
+            };
+            drain();
+            for t in pushing {
+                t.join().unwrap();
+            }
+            drain();
+            assert_eq!(sum, 3);
+        });
     }
 }
