@@ -71,8 +71,26 @@ fn fsync(text: &str) -> Result<Fsync, String> {
     Fsync::parse(text).ok_or_else(|| "give always, everysec or no".to_string())
 }
 
+/// Descriptors beside the clients': listeners, files, the control socket, epoll.
+const OWN_FILES: u64 = 64;
+
+/// Allows as many open files as the clients may need, as far as the system lets us.
+fn allow_files(clients: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let (limit, wanted) = (getrlimit(Resource::Nofile), clients as u64 + OWN_FILES);
+    if limit.current.is_none_or(|now| now >= wanted) {
+        return;
+    }
+    let raised = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    let outcome = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
+    if raised < wanted || outcome.is_err() {
+        eprintln!("kv: at most {} clients: the limit of open files is {raised} (see `ulimit -n`)", raised - OWN_FILES);
+    }
+}
+
 /// Serves until SIGTERM, SIGINT or `SHUTDOWN`.
 pub fn run(args: Args) -> Result<ExitCode, String> {
+    allow_files(args.maxclients);
     let runtime = towpath_libos::Config {
         libos: args.libos,
         waiting: args.waiting,

@@ -87,7 +87,7 @@ fn list(cx: &mut Cx<'_>, args: &Args<'_>) -> Outcome {
 }
 
 fn getkeys(cx: &mut Cx<'_>, args: &Args<'_>) -> Outcome {
-    if args.len() < 3 {
+    if args.len() < 4 {
         return Err(wrong_number("command|getkeys"));
     }
     let (_, spec) = find(&args.get(2)).ok_or("ERR Invalid command specified")?;

@@ -203,7 +203,7 @@ fn admit(cx: &mut Cx<'_>, spec: &Spec, args: &Args<'_>) -> Result<Admitted, Faul
     }
     if queueing && !spec.flags.has(Flags::IN_MULTI) {
         if spec.flags.has(Flags::NO_MULTI) {
-            return Err(format!("ERR {} inside MULTI is not allowed", spec.name.to_uppercase()).into());
+            return Err("ERR Command not allowed inside a transaction".into());
         }
         let command = args.to_command();
         if let Some(queue) = &mut cx.session.queue {

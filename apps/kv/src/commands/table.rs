@@ -144,7 +144,7 @@ pub static TABLE: &[Spec] = &[
     command!("unlink", -2, Flags(Flags::WRITE.0 | Flags::FAST.0), (1, -1, 1), keys::del, "generic", "Delete one or more keys."),
     command!("unwatch", 1, Flags(Flags::FAST.0 | Flags::IN_MULTI.0), (0, 0, 0), transactions::unwatch, "transactions", "Forget the watched keys."),
     command!("wait", 3, Flags(0), (0, 0, 0), server::wait, "generic", "Wait for replicas, of which there are none."),
-    command!("watch", -2, Flags(Flags::FAST.0 | Flags::NO_MULTI.0), (1, -1, 1), transactions::watch, "transactions", "Watch keys: a change of one makes the transaction fail."),
+    command!("watch", -2, Flags(Flags::FAST.0 | Flags::IN_MULTI.0), (1, -1, 1), transactions::watch, "transactions", "Watch keys: a change of one makes the transaction fail."),
 ];
 
 /// Longest name of a command.

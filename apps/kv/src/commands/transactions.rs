@@ -72,6 +72,9 @@ pub fn exec(cx: &mut Cx<'_>, _: &Args<'_>) -> Outcome {
 }
 
 pub fn watch(cx: &mut Cx<'_>, args: &Args<'_>) -> Outcome {
+    if cx.session.queue.is_some() {
+        return Err("ERR WATCH inside MULTI is not allowed".into());
+    }
     for i in 1..args.len() {
         let (db, key) = (cx.db(), args.get(i));
         // A key that has already expired must not make the transaction fail later.

@@ -312,7 +312,9 @@ async fn rewriter(runtime: Runtime, state: Rc<RefCell<State>>, path: PathBuf, re
 }
 
 async fn dump(runtime: &Runtime, state: &Rc<RefCell<State>>, path: &Path) -> towpath_libos::Result<(Queue, u64)> {
-    let file = runtime.open(path, OpenOptions::new().write(true).append(true).create(true).truncate(true))?;
+    // One left behind by a crash.
+    let _ = std::fs::remove_file(path);
+    let file = runtime.open(path, OpenOptions::new().write(true).append(true).create_new(true))?;
     let (mut size, mut db) = (0, None);
     loop {
         let (items, memory) = {

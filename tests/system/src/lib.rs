@@ -1,0 +1,2 @@
+//! Real programs against the real command; everything is in the tests.
+#![forbid(unsafe_code)]
