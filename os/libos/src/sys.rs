@@ -190,45 +190,75 @@ pub fn accept(fd: RawFd) -> Result<(OwnedFd, RawAddress), Errno> {
     Ok((unsafe { OwnedFd::from_raw_fd(new) }, peer))
 }
 
+/// A system call of six arguments, issued here. The C library's wrappers for these calls are cancellation points, which
+/// costs a program of several threads two atomic operations a call; nothing here is ever cancelled that way.
+///
+/// # Safety
+/// As for the system call `number`.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+#[inline(always)]
+unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
+    let [a, b, c, d, e, f] = arguments;
+    let result: isize;
+    // SAFETY: the kernel's convention for x86-64: number in rax, arguments in rdi, rsi, rdx, r10, r8, r9; it changes
+    // rcx and r11 besides the result. What the call itself may touch is the caller's promise.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    if result < 0 { Err(-result as Errno) } else { Ok(result as usize) }
+}
+
+/// As above, through the C library.
+///
+/// # Safety
+/// As for the system call `number`.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the caller's promise.
+    check_len(unsafe { libc::syscall(number, a, b, c, d, e, f) } as libc::ssize_t)
+}
+
 /// Receives into `into` without blocking.
 #[inline]
 pub fn recv(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: the pointer and length describe `into`.
-    check_len(unsafe { libc::recv(fd, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) })
+    let flags = libc::MSG_DONTWAIT as usize;
+    // SAFETY: the pointer and length describe `into`; no address is asked for.
+    unsafe { call(libc::SYS_recvfrom, [fd as usize, into.as_mut_ptr() as usize, into.len(), flags, 0, 0]) }
 }
 
 /// Receives one datagram and its source without blocking; `MSG_TRUNC` makes the length its true one.
 #[inline]
 pub fn recv_from(fd: RawFd, into: &mut [u8], from: &mut RawAddress) -> Result<usize, Errno> {
     from.len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_TRUNC) as usize;
+    let (storage, len) = (&raw mut from.storage as usize, &raw mut from.len as usize);
     // SAFETY: the pointers describe `into` and `from`, which outlive the call.
-    check_len(unsafe {
-        libc::recvfrom(
-            fd,
-            into.as_mut_ptr().cast(),
-            into.len(),
-            libc::MSG_DONTWAIT | libc::MSG_TRUNC,
-            (&raw mut from.storage).cast(),
-            &mut from.len,
-        )
-    })
+    unsafe { call(libc::SYS_recvfrom, [fd as usize, into.as_mut_ptr() as usize, into.len(), flags, storage, len]) }
 }
+
+const SEND_FLAGS: usize = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
 
 /// Sends `bytes` without blocking or raising SIGPIPE.
 #[inline]
 pub fn send(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
-    // SAFETY: the pointer and length describe `bytes`.
-    check_len(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+    // SAFETY: the pointer and length describe `bytes`; there is no address.
+    unsafe { call(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), SEND_FLAGS, 0, 0]) }
 }
 
 /// Sends one datagram to `to`.
 #[inline]
 pub fn send_to(fd: RawFd, bytes: &[u8], to: &RawAddress) -> Result<usize, Errno> {
     let (pointer, len) = to.as_parts();
+    let arguments = [fd as usize, bytes.as_ptr() as usize, bytes.len(), SEND_FLAGS, pointer as usize, len as usize];
     // SAFETY: the pointers describe `bytes` and `to`, which outlive the call.
-    check_len(unsafe {
-        libc::sendto(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL, pointer, len)
-    })
+    unsafe { call(libc::SYS_sendto, arguments) }
 }
 
 /// Most segments one call takes (Linux' UIO_MAXIOV).
@@ -321,15 +351,23 @@ impl Epoll {
         });
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: the pointers describe `events` and the time limit, which outlive the call; no signal mask.
-        let n = unsafe {
-            libc::epoll_pwait2(
-                self.0.as_raw_fd(),
-                events.as_mut_ptr(),
-                events.len().min(i32::MAX as usize) as i32,
-                limit,
-                std::ptr::null(),
-            )
+        let waited = unsafe {
+            let count = events.len().min(i32::MAX as usize);
+            let fd = self.0.as_raw_fd() as usize;
+            call(libc::SYS_epoll_pwait2, [fd, events.as_mut_ptr() as usize, count, limit as usize, 0, 0])
         };
+        match waited {
+            Err(libc::ENOSYS) => self.wait_coarse(events, timeout),
+            other => other.unwrap_or(0),
+        }
+    }
+
+    /// For kernels before 5.11: the limit in whole milliseconds.
+    fn wait_coarse(&self, events: &mut [libc::epoll_event], timeout: Option<std::time::Duration>) -> usize {
+        let millis = timeout.map_or(-1, |t| t.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
+        let count = events.len().min(i32::MAX as usize) as i32;
+        // SAFETY: the pointer and count describe `events`.
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), count, millis) };
         n.max(0) as usize
     }
 }
