@@ -6,6 +6,7 @@ mod device;
 mod echo;
 mod heap;
 mod heap_mallocs;
+mod ingest;
 mod kv;
 mod net;
 #[allow(dead_code, reason = "shared by benchmarks, not all of which use all of it")]
@@ -38,6 +39,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Bench {
+    /// The stack alone: from segment to consumer and from push to frame, beside smoltcp
+    Ingest,
     /// What reading the clock costs: the floor under every other figure
     Clock,
     /// How fast the simulated machine's timing cores run
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
     }
     let outcome = match bench {
         Bench::Net => net::bench_net(cli.smoke),
+        Bench::Ingest => ingest::bench(cli.smoke),
         Bench::Device => device::bench_device(cli.smoke),
         Bench::Heap => heap::bench(cli.smoke),
         Bench::Clock => Ok(timing::bench_clock(cli.smoke)),

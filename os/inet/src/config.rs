@@ -72,8 +72,6 @@ pub struct Config {
     pub seed: [u64; 4],
     /// What the device offers.
     pub offload: Offload,
-    /// Bytes one received frame occupies in the device's pool: what a held slice of it is charged.
-    pub frame_bytes: u32,
     /// Whether router advertisements may add a default route and an address (RFC 4861, RFC 4862).
     pub router_adverts: bool,
     /// Settings of TCP.
@@ -93,7 +91,6 @@ impl Config {
             routes: Vec::new(),
             seed,
             offload: Offload::default(),
-            frame_bytes: 4096,
             router_adverts: false,
             tcp: TcpConfig::default(),
             udp_buffer: 1 << 20,

@@ -11,8 +11,9 @@ use towpath_cbuf::Buf;
 
 /// Neighbours remembered: a /22 of hosts.
 const ENTRIES_MAX: usize = 1024;
-/// Packets that wait for one neighbour (RFC 4861 section 7.2.2 asks for one or more).
-const WAITING_MAX: usize = 8;
+/// Packets that wait for one neighbour (RFC 4861 section 7.2.2 asks for one or more): the fragments of the largest
+/// datagram on Ethernet.
+const WAITING_MAX: usize = 48;
 /// RFC 4861 section 10.
 const RETRANS: Nanos = Nanos::secs(1);
 const REACHABLE: Nanos = Nanos::secs(30);

@@ -188,17 +188,14 @@ impl Udp {
         let waits = !socket.queue.is_empty();
         for buf in payload {
             // As in TCP: what would keep a frame for little, or while frames are short, is copied out of it.
-            let small = buf.len() as u32 <= ip.frame_bytes / 2;
-            let framed = buf.frame_location().is_some();
-            let buf = match ip.memory.copy_from(&buf) {
-                Ok(copy) if framed && (ip.pressed || (waits && small)) => {
-                    ip.stats.copied_out += copy.len() as u64;
-                    copy
-                }
-                _ => buf,
+            let copy = if ip.pressed || (waits && crate::tcp::is_wasteful(&buf)) {
+                ip.memory.copy_from(&buf).ok()
+            } else {
+                None
             };
-            charge +=
-                if buf.frame_location().is_some() { ip.frame_bytes.max(buf.len() as u32) } else { buf.len() as u32 };
+            ip.stats.copied_out += copy.as_ref().map_or(0, |c| c.len() as u64);
+            let buf = copy.unwrap_or(buf);
+            charge += buf.footprint().max(buf.len()) as u32;
             sga.push_back(buf);
         }
         if socket.charged + charge > self.limit {

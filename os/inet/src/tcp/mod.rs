@@ -28,6 +28,7 @@ pub(crate) use control::Control;
 pub use control::{KeepAlive, Options, Released, TcpInfo};
 pub(crate) use layer::{Env, IcmpError, Tcp};
 use receive::Receive;
+pub(crate) use receive::is_wasteful;
 use recovery::Recovery;
 use std::collections::VecDeque;
 use towpath_cbuf::Buf;

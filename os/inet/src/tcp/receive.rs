@@ -13,8 +13,14 @@ use crate::wire::tcp::{Options, Seq};
 use std::collections::{BTreeMap, VecDeque};
 use towpath_cbuf::{Buf, Sga};
 
-/// What a copied-out piece is charged beyond its bytes.
-const OVERHEAD: u32 = 64;
+/// What a piece is charged beyond its memory: its place in the queue.
+const OVERHEAD: u32 = 32;
+
+/// Whether a slice keeps at least twice the memory that a copy would.
+#[inline]
+pub(crate) fn is_wasteful(buf: &Buf) -> bool {
+    buf.footprint() >= 2 * buf.len() + 64
+}
 
 /// Bytes that came too early, by their distance from the first byte of the stream.
 #[derive(Default)]
@@ -153,16 +159,16 @@ impl Receive {
         free > current && free - current >= worth && (current < worth || free - current >= current)
     }
 
-    /// The charge of a slice.
-    fn charge(buf: &Buf, ip: &Ip) -> u32 {
-        if buf.frame_location().is_some() { ip.frame_bytes.max(buf.len() as u32) } else { buf.len() as u32 + OVERHEAD }
+    /// The charge of a slice: all the memory it keeps from being used again.
+    #[inline]
+    fn charge(buf: &Buf) -> u32 {
+        buf.footprint().max(buf.len()) as u32 + OVERHEAD
     }
 
     /// A slice, or a copy of it when it would keep too much memory from the device.
+    #[inline]
     fn keep(buf: Buf, waits: bool, ip: &mut Ip) -> Buf {
-        let small = buf.len() as u32 <= ip.frame_bytes / 2;
-        if (ip.pressed || (waits && small))
-            && buf.frame_location().is_some()
+        if (ip.pressed || (waits && is_wasteful(&buf)))
             && let Ok(copy) = ip.memory.copy_from(&buf)
         {
             ip.stats.copied_out += copy.len() as u64;
@@ -176,7 +182,7 @@ impl Receive {
     pub(super) fn append(&mut self, payload: Chain, ip: &mut Ip) {
         for buf in payload {
             let buf = Receive::keep(buf, !self.queue.is_empty(), ip);
-            let (len, charge) = (buf.len() as u32, Receive::charge(&buf, ip));
+            let (len, charge) = (buf.len() as u32, Receive::charge(&buf));
             self.nxt = self.nxt.add(len);
             self.taken += u64::from(len);
             self.len += len;
@@ -198,7 +204,7 @@ impl Receive {
     fn collapse(&mut self, ip: &mut Ip) {
         let mut packed: VecDeque<Buf> = VecDeque::new();
         let mut run = Chain::Empty;
-        let small = ip.frame_bytes as usize / 2;
+        let small = 2048;
         let mut charged = 0;
         let close = |run: &mut Chain, packed: &mut VecDeque<Buf>, ip: &mut Ip| {
             let run = std::mem::take(run);
@@ -223,7 +229,7 @@ impl Receive {
         }
         close(&mut run, &mut packed, ip);
         for buf in &packed {
-            charged += Receive::charge(buf, ip);
+            charged += Receive::charge(buf);
         }
         self.queue = packed;
         self.charged = charged;
@@ -284,7 +290,7 @@ impl Receive {
                 break;
             }
             let mut buf = entry.remove();
-            gaps.charged -= Receive::charge(&buf, ip);
+            gaps.charged -= Receive::charge(&buf);
             gaps.len -= buf.len() as u32;
             let skip = self.taken - start;
             if skip < buf.len() as u64 {
@@ -331,22 +337,22 @@ impl Receive {
 
     /// Takes up to `max` bytes for the program.
     #[inline]
-    pub(super) fn pop(&mut self, max: usize, ip: &Ip) -> Sga {
+    pub(super) fn pop(&mut self, max: usize) -> Sga {
         let mut out = Sga::new();
         let mut room = max;
         while let Some(front) = self.queue.front_mut() {
             if front.len() > room {
                 if room > 0 {
-                    let before = Receive::charge(front, ip);
+                    let before = Receive::charge(front);
                     let piece = front.split_to(room);
-                    self.charged = self.charged - before + Receive::charge(front, ip);
+                    self.charged = self.charged - before + Receive::charge(front);
                     self.len -= piece.len() as u32;
                     out.push_back(piece);
                 }
                 break;
             }
             let Some(buf) = self.queue.pop_front() else { break };
-            self.charged -= Receive::charge(&buf, ip);
+            self.charged -= Receive::charge(&buf);
             self.len -= buf.len() as u32;
             room -= buf.len();
             out.push_back(buf);
@@ -389,7 +395,7 @@ impl Gaps {
             let stop = self.pieces.range(at..end).next().map_or(end, |(s, _)| *s);
             let piece = buf.slice((at - start) as usize..(stop - start) as usize);
             let piece = Receive::keep(piece, true, ip);
-            self.charged += Receive::charge(&piece, ip);
+            self.charged += Receive::charge(&piece);
             self.len += piece.len() as u32;
             self.pieces.insert(at, piece);
             at = stop;
@@ -423,7 +429,7 @@ impl Tcb {
     /// Pops up to `max` bytes; tells the peer if that opened the window much.
     #[inline]
     pub(super) fn pop<S: Sink>(&mut self, cx: &mut super::Cx<'_, S>, max: usize) -> Sga {
-        let out = self.rx.pop(max, cx.ip);
+        let out = self.rx.pop(max);
         let n = out.len();
         let rtt = if self.srtt == Nanos::ZERO { Nanos::millis(100) } else { self.srtt };
         self.rx.tune(n, rtt, cx.now, cx.config);
