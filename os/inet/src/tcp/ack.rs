@@ -76,7 +76,10 @@ impl Tcb {
                 bytes: covered.delivered,
                 srtt: self.srtt,
                 rtt: covered.rtt,
-                window_limited: self.has(bit::WINDOW_LIMITED),
+                // RFC 7661: in slow start a window half used is still being tried out.
+                window_limited: self.has(bit::WINDOW_LIMITED)
+                    || (self.congestion.window() < self.congestion.threshold()
+                        && self.congestion.window() < 2 * pipe_before),
                 mss: u32::from(self.mss),
                 round,
             };

@@ -30,8 +30,8 @@ impl Tcb {
             return;
         }
         let lost = self.recovery.as_ref().is_some_and(|r| r.lost > 0);
-        if lost {
-            self.send_lost(cx);
+        if lost && !self.send_lost(cx) {
+            return;
         }
         if self.unsent_len > 0 || self.bits & (bit::FIN_QUEUED | bit::FIN_SENT) == bit::FIN_QUEUED {
             self.send_new(cx);
@@ -64,19 +64,22 @@ impl Tcb {
         self.pace_next = self.pace_next.max(now.since(PACE_CREDIT)) + span;
     }
 
+    /// Sends what was lost; says whether all of it went.
     #[cold]
-    fn send_lost<S: Sink>(&mut self, cx: &mut Cx<'_, S>) {
+    fn send_lost<S: Sink>(&mut self, cx: &mut Cx<'_, S>) -> bool {
         while let Some(i) = self.next_lost() {
             let mss = u32::from(self.mss).max(1);
             let pipe = self.pipe();
             if pipe > 0 && pipe + mss.min(self.sent[i].len) > self.congestion.window() {
-                return;
+                self.set(bit::WINDOW_LIMITED);
+                return false;
             }
             if !self.may_go(cx) {
-                return;
+                return false;
             }
             self.resend(cx, i);
         }
+        true
     }
 
     /// Sends the segment at `index` again, cut to what a segment may be now.

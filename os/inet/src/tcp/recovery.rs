@@ -150,7 +150,7 @@ impl Tcb {
             self.leave(cx);
         } else if r.phase == Phase::Recover {
             let safe = newly > 0 && r.lost <= lost_before;
-            self.reduce_proportionally(covered.delivered, safe, mss);
+            self.reduce_proportionally(covered.delivered, safe, mss, fresh && !sack);
         }
         if self.has(bit::PROBED) && newly == 0 && !data && !window_moved && doubled {
             // RFC 8985 section 7.4.2: the probe arrived beside the original; nothing was lost.
@@ -367,7 +367,7 @@ impl Tcb {
     }
 
     /// RFC 9937 section 6.
-    fn reduce_proportionally(&mut self, delivered: u32, safe: bool, mss: u32) {
+    fn reduce_proportionally(&mut self, delivered: u32, safe: bool, mss: u32, partial: bool) {
         let pipe = self.pipe();
         let threshold = self.congestion.threshold();
         let Some(r) = &mut self.recovery else { return };
@@ -382,8 +382,9 @@ impl Tcb {
             }
             limit.min(threshold - pipe)
         };
-        if r.prr_out == 0 {
-            // The first resending goes at once.
+        if r.prr_out == 0 || partial {
+            // The first resending goes at once, and so does that of a hole which a partial acknowledgement revealed
+            // (RFC 6582 section 3.2).
             room = room.max(mss);
         }
         self.congestion.set_window(pipe + room);
@@ -470,12 +471,18 @@ impl Tcb {
             r.sacked = 0;
         }
         r.scan = high;
-        if r.phase != Phase::Loss || r.high.at_or_before(self.una) {
+        let first = r.phase != Phase::Loss || r.high.at_or_before(self.una);
+        if first {
             r.undo = clock;
         }
         r.phase = Phase::Loss;
         r.high = high;
-        self.congestion.on_timeout(cx.now, flight, mss);
+        if first {
+            self.congestion.on_timeout(cx.now, flight, mss);
+        } else {
+            // RFC 5681 section 3.1: another timeout of the same data keeps the threshold.
+            self.congestion.set_window(mss);
+        }
         self.mark_end = high;
     }
 

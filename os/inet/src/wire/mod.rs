@@ -22,19 +22,19 @@ pub enum Malformed {
 }
 
 /// The bytes at `at`, as an array. Bounds were proven by the caller's view.
-#[inline]
+#[inline(always)]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array(bytes, at))
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(array(bytes, at))
 }

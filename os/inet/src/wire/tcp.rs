@@ -145,13 +145,18 @@ impl Options {
     }
 
     /// Reads the list in `bytes`.
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Options {
-        let mut options = Options::default();
         // The common case has one shape: two no-operations and a timestamp (RFC 7323 appendix A).
-        if bytes.len() == 12 && bytes[..4] == [1, 1, 8, 10] {
-            options.timestamps = Some((be32(bytes, 4), be32(bytes, 8)));
-            return options;
+        if bytes.len() == 12 && be32(bytes, 0) == 0x0101_080a {
+            let timestamps = Some((be32(bytes, 4), be32(bytes, 8)));
+            return Options { timestamps, ..Options::default() };
         }
+        if bytes.is_empty() { Options::default() } else { Options::parse_list(bytes) }
+    }
+
+    fn parse_list(bytes: &[u8]) -> Options {
+        let mut options = Options::default();
         let mut rest = bytes;
         while let Some(&kind) = rest.first() {
             match kind {
@@ -229,7 +234,7 @@ impl Options {
 
 impl Tcp {
     /// The meaning of a proven view. Ports of 0 are never valid.
-    #[inline]
+    #[inline(always)]
     pub fn parse(view: &TcpView<'_>) -> Result<Tcp, Malformed> {
         let b = view.bytes;
         let header = Tcp {
