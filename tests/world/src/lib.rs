@@ -3,6 +3,7 @@
 //! clock: the same seed gives the same run to the byte.
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 mod host;
 mod link;
 pub mod programs;
