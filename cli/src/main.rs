@@ -12,6 +12,7 @@ mod net;
 mod net_args;
 mod serve;
 mod sim;
+mod sim_models;
 mod sim_verify;
 mod stats;
 

@@ -23,6 +23,8 @@ enum Command {
     Verify(crate::sim_verify::Args),
     /// Say what each model times, what it ignores and how it was validated
     Doc,
+    /// Verify the memory models and the timing cores: formulas, random tester, DRAM rules, litmus, planted errors
+    Models(crate::sim_models::Args),
 }
 
 /// Arguments of `towpath sim run`.
@@ -93,6 +95,7 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
             print!("{}", towpath_machine::doc::text());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Models(args) => crate::sim_models::run(&args),
     }
 }
 
