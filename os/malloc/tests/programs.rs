@@ -90,7 +90,7 @@ fn python_passes_its_own_tests() {
     let name = "python_passes_its_own_tests";
     let has_tests = Command::new("python3").args(["-c", "import test.test_dict"]).output();
     if !has_tests.is_ok_and(|o| o.status.success()) {
-        return skip(name, "python3 with its test modules (libpython3-testsuite) is not installed");
+        return skip(name, "python3 with its test modules (libpython3.11-testsuite) is not installed");
     }
     let dir = TempDir::new();
     let modules = ["test_list", "test_dict", "test_json", "test_set", "test_thread", "test_bytes"];
