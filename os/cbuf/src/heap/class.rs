@@ -111,15 +111,14 @@ pub(crate) fn words(class: usize) -> usize {
     usize::from(FACTS[class].words)
 }
 
-/// What a magazine of the class holds at most: about 1 MB, so that batches stay inside it.
+/// What a magazine of the class holds at most: 1 MB up to 64 KB, so that batches stay inside it, and a few objects
+/// above, where a slow path is cheap beside the use of the memory; all magazines together hold less than 60 MB.
 pub(crate) fn magazine(class: usize) -> u32 {
-    let fit = (1 << 20) / size(class);
-    if fit > MAGAZINE_MAX as usize {
-        MAGAZINE_MAX
-    } else if fit < 16 {
-        if size(class) > 1 << 20 { 4 } else { 16 }
-    } else {
-        fit as u32
+    match size(class) {
+        0..=0x1_0000 => ((1 << 20) / size(class) as u32).min(MAGAZINE_MAX),
+        0x1_0001..=0x4_0000 => 4,
+        0x4_0001..=0x10_0000 => 2,
+        _ => 1,
     }
 }
 
@@ -150,7 +149,13 @@ mod tests {
             let objects = 1usize << objects_log2(class);
             assert_eq!(size(class) * objects % 4096, 0);
             assert_eq!((objects << state_shift(class)) % 64, 0, "states of class {class} share a line");
-            assert!(magazine(class) <= MAGAZINE_MAX && magazine(class) >= 2);
+            assert!(magazine(class) <= MAGAZINE_MAX && magazine(class) >= 1);
         }
+    }
+
+    #[test]
+    fn magazines_of_all_classes_hold_a_bounded_sum() {
+        let sum: usize = (0..COUNT).map(|class| magazine(class) as usize * size(class)).sum();
+        assert!(sum < 60 << 20, "{sum} bytes");
     }
 }

@@ -266,7 +266,8 @@ impl Pool {
         let slots = unsafe { std::slice::from_raw_parts_mut(m.slots.get(), want as usize) };
         let got = self.collect(class, slots);
         m.n.set(got);
-        got
+        self.tidy();
+        m.n.get()
     }
 
     /// The object of this number.
@@ -294,6 +295,7 @@ impl Pool {
         unsafe { *m.slots.get().add(n as usize) = object };
         m.n.set(n + 1);
         self.drain();
+        self.tidy();
     }
 
     /// Empties all but the newest `keep` entries of a magazine into their superblocks.
@@ -309,6 +311,13 @@ impl Pool {
         self.put_back(class, &slots[..out]);
         slots.copy_within(out.., 0);
         m.n.set(keep);
+    }
+
+    /// Empties half of every magazine; one that holds an object keeps one.
+    pub(super) fn halve_magazines(&self) {
+        for class in 0..COUNT {
+            self.shed(class, self.mag(class).n.get().div_ceil(2));
+        }
     }
 
     /// Closes the magazines: what is in them and what will come goes straight to the superblocks.

@@ -11,8 +11,10 @@ use std::sync::atomic::Ordering;
 
 /// Wholly free superblocks a pool keeps without asking the clock.
 const IDLE_KEPT: usize = 1 << 20;
-/// Wholly free superblocks a pool keeps at most.
-const IDLE_MOST: usize = 256 << 20;
+/// Wholly free superblocks a pool keeps at most: a batch of 64 objects of 1 MB may come and go without the system.
+const IDLE_MOST: usize = 72 << 20;
+/// What is left of them when they exceed that.
+const IDLE_LEFT: usize = 16 << 20;
 /// Half of what is idle goes back this often.
 const DECAY_MILLIS: u64 = 50;
 
@@ -164,16 +166,28 @@ impl Pool {
     }
 
     /// Gives idle superblocks back, half of them at a time and not more often than every [`DECAY_MILLIS`], so that a
-    /// program that allocates and frees in turns does not pay the system each time.
-    pub(crate) fn decay(&self) {
+    /// program that allocates and frees in turns does not pay the system each time; beyond [`IDLE_MOST`] at once, so
+    /// that one which frees everything and then rests does not keep it. Whether the time had come.
+    pub(crate) fn decay(&self) -> bool {
         let idle = self.idle.get();
         if idle > IDLE_MOST {
-            return self.give_idle_back(IDLE_MOST / 2);
+            self.give_idle_back(IDLE_LEFT);
+            return false;
         }
         let now = sys::coarse_millis();
-        if now.wrapping_sub(self.trimmed.get()) >= DECAY_MILLIS {
-            self.trimmed.set(now);
-            self.give_idle_back(if idle <= 2 * IDLE_KEPT { 0 } else { idle / 2 });
+        if now.wrapping_sub(self.trimmed.get()) < DECAY_MILLIS {
+            return false;
+        }
+        self.trimmed.set(now);
+        self.give_idle_back(if idle <= 2 * IDLE_KEPT { 0 } else { idle / 2 });
+        true
+    }
+
+    /// What the slow paths do last: when much is idle and the time has come, gives some of it back, and halves the
+    /// magazines, whose few objects can each keep a superblock from being idle.
+    pub(super) fn tidy(&self) {
+        if self.idle.get() > IDLE_KEPT && self.decay() {
+            self.halve_magazines();
         }
     }
 
