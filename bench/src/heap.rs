@@ -277,9 +277,8 @@ pub fn bench(smoke: bool) -> Result<Report, String> {
         report.skip("pinning", why);
     }
     report.say(
-        "A pair is one allocation and its free, checks for double, foreign, stale and interior frees included; the \
-         heap is within reach of the fastest below a page and ahead above it, and a CBUF of a page costs the same \
-         however it is used.",
+        "A pair is one allocation and its free; those of Towpath's malloc include the checks for double, foreign, \
+         stale and interior frees. The two-core rows vary with what else the machine runs.",
     );
     Ok(report)
 }
