@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome, guard, text};
 use crate::runtime::{Os, enter};
 use std::ffi::{c_char, c_int, c_uint};
 use std::time::Duration;
-use towpath_libos::{Domain, How, Kind, OpenOptions, Opt, Qd, Queue, Whence};
+use towpath_libos::{Address, Domain, How, Kind, OpenOptions, Opt, Qd, Queue, Whence};
 
 /// A queue descriptor of C's.
 pub fn descriptor(qd: c_int) -> Outcome<Qd> {
@@ -123,6 +123,26 @@ pub unsafe extern "C" fn tp_queue(os: *mut Os) -> c_int {
     guard(|| Ok(unsafe { enter(os)? }.runtime.queue()?.into_qd().raw()))
 }
 
+/// Writes one of a socket's addresses out.
+///
+/// # Safety
+/// `os` is null or a handle of `tp_start`; `len` is null or holds the room at `addr`.
+unsafe fn tell(
+    os: *mut Os,
+    qd: c_int,
+    addr: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+    which: fn(&Queue) -> towpath_libos::Result<Address>,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the caller's contract.
+        let address = with(unsafe { enter(os)? }, qd, which)?;
+        // SAFETY: as above.
+        unsafe { address::copy_out(&address, addr, len)? };
+        Ok(0)
+    })
+}
+
 /// A socket's own address, as getsockname(2) gives it.
 ///
 /// # Safety
@@ -134,13 +154,8 @@ pub unsafe extern "C" fn tp_getsockname(
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    guard(|| {
-        // SAFETY: the caller's contract.
-        let address = with(unsafe { enter(os)? }, qd, Queue::local_addr)?;
-        // SAFETY: as above.
-        unsafe { address::copy_out(&address, addr, len)? };
-        Ok(0)
-    })
+    // SAFETY: the caller's contract.
+    unsafe { tell(os, qd, addr, len, Queue::local_addr) }
 }
 
 /// The peer's address, as getpeername(2) gives it.
@@ -154,13 +169,8 @@ pub unsafe extern "C" fn tp_getpeername(
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    guard(|| {
-        // SAFETY: the caller's contract.
-        let address = with(unsafe { enter(os)? }, qd, Queue::peer_addr)?;
-        // SAFETY: as above.
-        unsafe { address::copy_out(&address, addr, len)? };
-        Ok(0)
-    })
+    // SAFETY: the caller's contract.
+    unsafe { tell(os, qd, addr, len, Queue::peer_addr) }
 }
 
 unsafe fn set(os: *mut Os, qd: c_int, option: Opt) -> c_int {
