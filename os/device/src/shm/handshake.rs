@@ -174,30 +174,10 @@ fn try_connect(path: &Path) -> Result<Option<OwnedFd>, Error> {
 /// and whether this side came first.
 pub(crate) fn meet(path: &Path, timeout: Duration) -> Result<(OwnedFd, bool), Error> {
     let deadline = Instant::now() + timeout;
-    if let Some(socket) = try_connect(path)? {
-        return Ok((socket, false));
-    }
-    // What lies there is a socket nobody listens on, left by a process that died.
-    use std::os::unix::fs::FileTypeExt;
-    if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
-        let _ = std::fs::remove_file(path);
-    }
-    let listener = socket()?;
-    // It is listening before it has its name: nobody ever finds it half made. The name is claimed by a link, which
-    // fails if somebody else was quicker.
-    let unnamed = path.with_extension(format!("{}.new", std::process::id()));
-    let _ = std::fs::remove_file(&unnamed);
-    crate::link::bind(listener.as_raw_fd(), &address(&unnamed)?, &format!("listening at {}", path.display()))?;
-    let _ = std::fs::set_permissions(&unnamed, std::os::unix::fs::PermissionsExt::from_mode(0o600));
-    // SAFETY: a plain call on a descriptor we own.
-    let listening = sys::check(unsafe { libc::listen(listener.as_raw_fd(), 1) }.into(), "listen");
-    let claimed = std::fs::hard_link(&unnamed, path);
-    let _ = std::fs::remove_file(&unnamed);
-    listening?;
-    if let Err(error) = claimed {
-        let error = Error::io(format!("claiming {}", path.display()), error);
-        return try_connect(path)?.map(|socket| (socket, false)).ok_or(error);
-    }
+    let listener = match claim(path, deadline)? {
+        Claim::Second(socket) => return Ok((socket, false)),
+        Claim::First(listener) => listener,
+    };
     let left = deadline.saturating_duration_since(Instant::now()).as_millis().min(i32::MAX as u128) as i32;
     let came = sys::poll_readable(listener.as_raw_fd(), left);
     let _ = std::fs::remove_file(path);
@@ -208,6 +188,57 @@ pub(crate) fn meet(path: &Path, timeout: Duration) -> Result<(OwnedFd, bool), Er
     let fd =
         unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
     Ok((sys::own_fd(fd.into(), "accept")?, true))
+}
+
+/// Who came first.
+enum Claim {
+    /// This side: it listens at the path.
+    First(OwnedFd),
+    /// The other side: this one is connected to it.
+    Second(OwnedFd),
+}
+
+/// Connects to whoever listens at `path`, or listens there. The folder is locked meanwhile: looking, clearing away what
+/// a dead process left and taking the name are one step, or two that come at once would clear away each other.
+fn claim(path: &Path, deadline: Instant) -> Result<Claim, Error> {
+    let _locked = lock_folder(path, deadline)?;
+    if let Some(socket) = try_connect(path)? {
+        return Ok(Claim::Second(socket));
+    }
+    // What lies there is a socket nobody listens on, left by a process that died.
+    use std::os::unix::fs::FileTypeExt;
+    if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
+        let _ = std::fs::remove_file(path);
+    }
+    let listener = socket()?;
+    crate::link::bind(listener.as_raw_fd(), &address(path)?, &format!("listening at {}", path.display()))?;
+    let _ = std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600));
+    // SAFETY: a plain call on a descriptor we own.
+    if let Err(error) = sys::check(unsafe { libc::listen(listener.as_raw_fd(), 1) }.into(), "listen") {
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(Claim::First(listener))
+}
+
+/// Locks the folder of `path` against others that meet in it; the lock goes with the file.
+fn lock_folder(path: &Path, deadline: Instant) -> Result<std::fs::File, Error> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let failed = |error| Error::io(format!("locking {} to meet at {}", folder.display(), path.display()), error);
+    let file = std::fs::File::open(folder).map_err(failed)?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::Error(error)) => return Err(failed(error)),
+            Err(std::fs::TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                return Err(Error::Config(format!("another process keeps {} locked", folder.display())));
+            }
+            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -234,6 +265,28 @@ mod tests {
         assert!(matches!(b.next(false), Ok(News::Wake)));
         drop(a);
         assert!(matches!(b.next(false), Ok(News::Gone)));
+    }
+
+    #[test]
+    fn two_that_come_at_once_meet_each_other_every_time() {
+        let dir = towpath_testing::TempDir::new();
+        let path = dir.join("s");
+        for round in 0..200 {
+            if round % 3 == 0 {
+                // What a process that died leaves: a name nobody listens at.
+                drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            }
+            let start = std::sync::Barrier::new(2);
+            let side = || {
+                start.wait();
+                meet(&path, Duration::from_secs(20)).map(|(_, first)| first)
+            };
+            let (a, b) = std::thread::scope(|scope| {
+                let other = scope.spawn(side);
+                (side(), other.join().unwrap())
+            });
+            assert_ne!(a.unwrap(), b.unwrap(), "one comes first, one second");
+        }
     }
 
     #[test]
