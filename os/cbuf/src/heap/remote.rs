@@ -134,6 +134,7 @@ mod tests {
                 .map(|bit| {
                     let (stack, sb) = (stack.clone(), sb.clone());
                     thread::spawn(move || {
+                        // SAFETY: only this thread writes the object until its mark is set.
                         sb.object[bit as usize].with_mut(|o| unsafe { *o = 7 });
                         assert!(mark(&sb.bits, bit));
                         if claim(&sb.queued) {
@@ -151,6 +152,7 @@ mod tests {
                 let bits = collect(&sb.bits);
                 assert_eq!(got & bits, 0, "collected twice");
                 for bit in (0..2).filter(|b| bits >> b & 1 == 1) {
+                    // SAFETY: the mark was collected, so whoever freed the object is done with it.
                     sb.object[bit].with(|o| assert_eq!(unsafe { *o }, 7));
                 }
                 got |= bits;
@@ -186,6 +188,7 @@ mod tests {
                     thread::spawn(move || {
                         let node = Node { value: UnsafeCell::new(value), next: UnsafeCell::new(std::ptr::null_mut()) };
                         let node = Box::into_raw(Box::new(node));
+                        // SAFETY: the node is this thread's until the push publishes it.
                         list.push(node, |head| unsafe { (*node).next.with_mut(|n| *n = head) });
                     })
                 })
@@ -194,8 +197,11 @@ mod tests {
             let mut drain = || {
                 let mut node = list.take();
                 while !node.is_null() {
+                    // SAFETY: nodes come from Box::into_raw, and each is taken once: that is what is tried here.
                     let taken = unsafe { Box::from_raw(node) };
+                    // SAFETY: the node is ours alone now; so below.
                     sum += taken.value.with(|v| unsafe { *v });
+                    // SAFETY: as above.
                     node = taken.next.with(|n| unsafe { *n });
                 }
             };
