@@ -150,6 +150,30 @@ impl OutOfOrder {
         Tried::Left
     }
 
+    /// The physical address of an access, if it lies in one line of memory and its translation is there; else what
+    /// becomes of the instruction instead.
+    #[inline]
+    fn place(&mut self, seq: u64, va: u64, size: u8, access: Access, memory: &mut System) -> Result<u64, Tried> {
+        let now = memory.now();
+        if (va & 63) + u64::from(size) > 64 {
+            return Err(self.demote(seq));
+        }
+        let pa = match self.unit.translate(va, access, false, memory) {
+            Xlate::At(pa, at) if at <= now => pa,
+            Xlate::At(_, at) => {
+                self.later(at);
+                return Err(Tried::Stays);
+            }
+            Xlate::Wait => return Err(Tried::Stays),
+            Xlate::Oldest => return Err(self.demote(seq)),
+            Xlate::Fault(trap) => return Err(self.fail(seq, trap, now)),
+        };
+        if !memory.backing().holds(pa & !63, 64) {
+            return Err(self.demote(seq));
+        }
+        Ok(pa)
+    }
+
     fn load(&mut self, seq: u64, e: &Entry, memory: &mut System) -> Tried {
         let now = memory.now();
         if self.barriers.front().is_some_and(|&b| b < seq) {
@@ -157,22 +181,10 @@ impl OutOfOrder {
         }
         let size = memory_size(e.uop.op) as u8;
         let va = self.operands(e).a.wrapping_add(e.uop.imm as u64);
-        if (va & 63) + u64::from(size) > 64 {
-            return self.demote(seq);
-        }
-        let pa = match self.unit.translate(va, Access::Load, false, memory) {
-            Xlate::At(pa, at) if at <= now => pa,
-            Xlate::At(_, at) => {
-                self.later(at);
-                return Tried::Stays;
-            }
-            Xlate::Wait => return Tried::Stays,
-            Xlate::Oldest => return self.demote(seq),
-            Xlate::Fault(trap) => return self.fail(seq, trap, now),
+        let pa = match self.place(seq, va, size, Access::Load, memory) {
+            Ok(pa) => pa,
+            Err(tried) => return tried,
         };
-        if !memory.backing().holds(pa & !63, 64) {
-            return self.demote(seq);
-        }
         let waits = self.cautious[cautious_slot(e.pc)];
         let mut found = Forward::Nothing;
         for &s in self.stores.iter().rev().filter(|&&s| s < seq) {
@@ -219,22 +231,10 @@ impl OutOfOrder {
         let size = memory_size(e.uop.op) as u8;
         let o = self.operands(e);
         let va = o.a.wrapping_add(e.uop.imm as u64);
-        if (va & 63) + u64::from(size) > 64 {
-            return self.demote(seq);
-        }
-        let pa = match self.unit.translate(va, Access::Store, false, memory) {
-            Xlate::At(pa, at) if at <= now => pa,
-            Xlate::At(_, at) => {
-                self.later(at);
-                return Tried::Stays;
-            }
-            Xlate::Wait => return Tried::Stays,
-            Xlate::Oldest => return self.demote(seq),
-            Xlate::Fault(trap) => return self.fail(seq, trap, now),
+        let pa = match self.place(seq, va, size, Access::Store, memory) {
+            Ok(pa) => pa,
+            Err(tried) => return tried,
         };
-        if !memory.backing().holds(pa & !63, 64) {
-            return self.demote(seq);
-        }
         let mask = if size == 8 { u64::MAX } else { (1 << (size * 8)) - 1 };
         let entry = self.at_mut(seq);
         (entry.pa, entry.size, entry.data) = (pa, size, o.b & mask);
